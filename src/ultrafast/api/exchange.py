@@ -1,0 +1,187 @@
+"""One HTTP request and its answer: the stamps, the checks of the client's headers, and every write.
+
+    arrival ---- body complete ---- start (headers) ---- write ... write ---- finish
+
+Owns the connection to the client while the request lasts. Writes of one exchange may come from two tasks (the answer and
+the keep-alive); each write is one whole event and the server keeps their order, so that events never mix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from ultrafast.api.errors import Headers
+from ultrafast.core.clock import Clock
+
+SCOPE_KEY = "ultrafast.exchange"
+CONNECTION_KEY = "ultrafast.connection"
+_SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
+_MAX_WRITE_BYTES = 64 * 1024
+
+
+class Interruption(StrEnum):
+    """Why an answer was broken off from outside."""
+
+    DISCONNECTED = "client_disconnected"
+    STALLED = "client_stalled"
+    SHUTDOWN = "shutdown"
+
+
+class ClientGoneError(Exception):
+    """Nobody reads the answer any more; nothing may be sent."""
+
+    def __init__(self, reason: Interruption) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Connection:
+    """What the server knows of one request before the application does. Put into the scope by `api.protocol`."""
+
+    __slots__ = ("abort", "arrival_s", "body_complete_s")
+
+    def __init__(self, arrival_s: float, abort: Callable[[], None]) -> None:
+        self.arrival_s = arrival_s
+        self.body_complete_s: float | None = None
+        self.abort = abort
+
+
+class Exchange:
+    """See the module. Times are of `clock`, seconds.
+
+    Attributes:
+        request_id: the client's `x-request-id` if it is a sane one, else ours.
+        route: the template of the matched route; "unmatched" until then.
+        status: 0 until the answer started; 499 when the client left before its end.
+        body_read_s: from the arrival until the whole body was there.
+        write_blocked_s: time spent in writes, most of it waiting for a slow reader.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, clock: Clock, write_stall_timeout_s: float) -> None:
+        connection: Connection | None = scope.get(CONNECTION_KEY)
+        self.scope = scope
+        self.receive = receive
+        self.clock = clock
+        self.write_stall_timeout_s = write_stall_timeout_s
+        self.connection = connection
+        self.arrival_s = connection.arrival_s if connection else clock()
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.request_id = _request_id(self.headers.get(b"x-request-id"))
+        self.route = "unmatched"
+        self.status = 0
+        self.error_code: str | None = None
+        self.log_values: dict[str, Any] = {}
+        self.is_body_complete = False
+        self.body_read_s = 0.0
+        self.write_blocked_s = 0.0
+        self.last_write_s = self.arrival_s
+        self.write_started_s: float | None = None
+        self.is_started = False
+        self.is_complete = False
+        self.interruption: Interruption | None = None
+        self._send = send
+        self._timeout: asyncio.Timeout | None = None
+
+    # -- reading
+
+    def on_body_complete(self) -> None:
+        """The whole body is there: the network has done its part."""
+        connection = self.connection
+        done_s = connection.body_complete_s if connection else None
+        self.body_read_s = max(0.0, (done_s or self.clock()) - self.arrival_s)
+        self.is_body_complete = True
+
+    async def watch_disconnect(self) -> None:
+        """Interrupt the answer as soon as the client closes its connection. Runs until then or until cancelled."""
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                self.interrupt(Interruption.DISCONNECTED)
+                return
+
+    # -- being interrupted
+
+    def interruptible(self) -> asyncio.Timeout:
+        """Return the context inside which `interrupt` breaks in, as TimeoutError."""
+        self._timeout = asyncio.timeout(0 if self.interruption else None)
+        return self._timeout
+
+    def interrupt(self, reason: Interruption) -> None:
+        """Break off whatever the answer is doing. The first reason stands. Call it on the event loop."""
+        if self.interruption is not None or self.is_complete:
+            return
+        self.interruption = reason
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    # -- writing
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send status and headers."""
+        self.is_started = True
+        self.status = status
+        headers.append((b"x-request-id", self.request_id.encode()))
+        await self._timed({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece of the body. Suspends while the client reads too slowly."""
+        await self._timed({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def finish(self, data: bytes = b"") -> None:
+        """Send the last piece of the body."""
+        await self._timed({"type": "http.response.body", "body": data, "more_body": False})
+        self.is_complete = True
+
+    async def respond(self, status: int, headers: Headers, body: bytes, content_type: bytes = b"application/json") -> None:
+        """Send a whole answer.
+
+        Raises:
+            ClientGoneError: the client took nothing for `write_stall_timeout_s`; the connection is closed.
+        """
+        headers += [
+            (b"content-type", content_type),
+            (b"content-length", str(len(body)).encode()),
+            (b"cache-control", b"no-store"),
+        ]
+        try:
+            await self._within_stall(self.start(status, headers))
+            for start in range(0, len(body) - _MAX_WRITE_BYTES, _MAX_WRITE_BYTES):
+                await self._within_stall(self.write(body[start : start + _MAX_WRITE_BYTES]))
+            rest = max(0, -(-len(body) // _MAX_WRITE_BYTES) - 1) * _MAX_WRITE_BYTES
+            await self._within_stall(self.finish(body[rest:]))
+        except TimeoutError:
+            await self.abort_connection()
+            raise ClientGoneError(Interruption.STALLED) from None
+
+    async def abort_connection(self) -> None:
+        """Close the connection at once, without waiting for what is still to be written."""
+        if self.connection is not None:
+            self.connection.abort()
+            # Lets the server see the loss before the application returns.
+            await asyncio.sleep(0)
+
+    async def _within_stall(self, write: Any) -> None:
+        async with asyncio.timeout(self.write_stall_timeout_s):
+            await write
+
+    async def _timed(self, message: dict[str, Any]) -> None:
+        clock = self.clock
+        started_s = self.write_started_s = clock()
+        try:
+            await self._send(message)
+        finally:
+            ended_s = self.last_write_s = clock()
+            self.write_started_s = None
+            self.write_blocked_s += ended_s - started_s
+
+
+def _request_id(given: bytes | None) -> str:
+    text = given.decode("latin-1") if given else ""
+    return text if _SANE_ID.match(text) else f"req_{uuid.uuid4().hex}"

@@ -1,0 +1,86 @@
+"""`ultrafast serve`: check everything that can be checked, then start; one line on stdout when ready."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ultrafast.cli.errors import EXIT_OK
+from ultrafast.cli.listen import listen, url_of, warn_if_open
+from ultrafast.cli.loading import LoadingDisplay
+from ultrafast.cli.options import load_from_options, settings_options
+from ultrafast.config.api_keys import read_api_keys
+from ultrafast.config.settings import Settings
+from ultrafast.core.errors import ConfigError
+from ultrafast.engine.options import EngineFacts
+from ultrafast.models.resolve import resolve_model
+from ultrafast.observe.logs import set_up_logging
+from ultrafast.wiring import Inputs, run_server
+
+
+@click.command()
+@click.option("--json", "is_json", is_flag=True, help="Print the ready line as JSON.")
+@settings_options
+def serve(is_json: bool, **options: Any) -> int:
+    """Start the server. Prints one line on stdout when it is ready; SIGTERM or Ctrl-C drains and stops it."""
+    settings = load_from_options(options).settings
+    inputs = Inputs(
+        settings=settings,
+        api_keys=read_api_keys(settings.server.api_key_file, os.environ),
+        chat_template=_read_template(settings),
+        model=resolve_model(settings.model.path_or_name),
+    )
+    with listen(settings.server.host, settings.server.port) as sock:
+        warn_if_open(sock, bool(inputs.api_keys))
+        set_up_logging(settings.logging.level, settings.logging.format)
+        url = url_of(sock)
+        display = LoadingDisplay()
+
+        def on_ready(facts: EngineFacts) -> None:
+            display.close()
+            click.echo(ready_line(url, inputs.model_id, facts, is_json))
+
+        try:
+            run_server(inputs, sock, on_loading=display, on_ready=on_ready)
+        finally:
+            display.close()
+    return EXIT_OK
+
+
+def ready_line(url: str, model_id: str, facts: EngineFacts, is_json: bool) -> str:
+    """What is served where, from what the engine reported about itself."""
+    if is_json:
+        values = {
+            "url": url,
+            "model": model_id,
+            "flash_attention": facts.has_flash_attention,
+            "kv_type_k": facts.kv_type_k,
+            "kv_type_v": facts.kv_type_v,
+            "kv_capacity_tokens": facts.kv_capacity_tokens,
+            "num_threads": facts.num_threads,
+            "libllama": facts.build,
+        }
+        return json.dumps(values)
+    kv_types = facts.kv_type_k if facts.kv_type_k == facts.kv_type_v else f"{facts.kv_type_k}/{facts.kv_type_v}"
+    attention = "on" if facts.has_flash_attention else "off"
+    return (
+        f"ready {url}  model {model_id}  flash-attention {attention}  "
+        f"kv {kv_types} {facts.kv_capacity_tokens} tokens  {facts.num_threads} threads"
+    )
+
+
+def _read_template(settings: Settings) -> str | None:
+    if settings.model.chat_template_file is None:
+        return None
+    path = Path(settings.model.chat_template_file).expanduser()
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(
+            f"Cannot read the chat template {path}: {reason}.", param="model.chat_template_file", hint="Check the path and its permissions."
+        ) from error

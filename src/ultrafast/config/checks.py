@@ -1,0 +1,61 @@
+"""Settings that are fine alone and wrong together, and settings that this machine cannot give."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from ultrafast.config.settings import Settings
+from ultrafast.core.errors import ConfigError
+
+MAX_SEQUENCES = 256
+"""`LLAMA_MAX_SEQ` of libllama b11549."""
+_UNQUANTISED = ("f32", "f16", "bf16")
+
+
+def check_consistency(settings: Settings, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for the first contradiction. `origins` says where each given value came from."""
+    engine = settings.engine
+    if engine.kv_type_v not in _UNQUANTISED and not engine.flash_attention:
+        raise _conflict(
+            "engine.kv_type_v", "engine.flash_attention", f"kv_type_v = {engine.kv_type_v} needs flash attention", origins
+        )
+    _check_not_above(
+        "engine.max_request_tokens", engine.max_request_tokens, "engine.kv_capacity_tokens", engine.kv_capacity_tokens, origins
+    )
+    _check_not_above(
+        "engine.max_step_tokens", engine.max_step_tokens, "engine.kv_capacity_tokens", engine.kv_capacity_tokens, origins
+    )
+    max_tokens = settings.sampling.max_tokens or 0
+    _check_not_above("sampling.max_tokens", max_tokens, "engine.max_request_tokens", engine.max_request_tokens, origins)
+    if engine.max_num_running + engine.max_num_cached > MAX_SEQUENCES:
+        what = f"max_num_running + max_num_cached = {engine.max_num_running + engine.max_num_cached}, libllama has {MAX_SEQUENCES} sequences"
+        raise _conflict("engine.max_num_running", "engine.max_num_cached", what, origins)
+    _check_threads(engine.num_threads, origins)
+
+
+def num_usable_cores() -> int:
+    """Cores that this process may run on (affinity, not the machine's total)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_threads(num_threads: int, origins: Mapping[str, str]) -> None:
+    if num_threads > num_usable_cores():
+        raise ConfigError(
+            f"{origins['engine.num_threads']}: engine.num_threads = {num_threads}, but this process may use "
+            f"{num_usable_cores()} cores; more threads than cores make every token slower.",
+            param="engine.num_threads",
+            hint="Leave it out (or 0): one thread per usable core.",
+        )
+
+
+def _check_not_above(small: str, small_value: int, large: str, large_value: int, origins: Mapping[str, str]) -> None:
+    if small_value and large_value and small_value > large_value:
+        raise _conflict(small, large, f"{small} = {small_value} is more than {large} = {large_value}", origins)
+
+
+def _conflict(first: str, second: str, what: str, origins: Mapping[str, str]) -> ConfigError:
+    places = [f"{key} from {origins[key]}" for key in (first, second) if key in origins]
+    return ConfigError(
+        f"Settings contradict each other: {what} ({'; '.join(places)}).", param=first, hint="Change one of the two."
+    )

@@ -1,0 +1,106 @@
+"""A request as the scheduler and the engine see it: token ids, limits, a tier and a time of arrival.
+
+    prompt_tokens   [0 ............ P)      given by the client, after template and tokeniser
+    output_tokens   [P ............ P+O)    already produced and already delivered (a request that continues after a crash)
+    still to come   [P+O .......... P+max_tokens)
+
+Text, templates, stop strings and HTTP are the serving layer's business and never come here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ultrafast.core.tiers import ServiceTier
+
+
+class RequestState(StrEnum):
+    """Where a request stands.
+
+    waiting -> running -> finished
+       ^          |
+       +-- preempted      (running -> preempted by us; never by the client)
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    """Why a sequence produced its last token. `STOP` and `LENGTH` are success."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen, and when to end. All defaults are neutral: they change nothing.
+
+    Attributes:
+        temperature: >= 0; 0 means greedy (the most likely token, no randomness).
+        top_k: keep the k most likely tokens; 0 = all.
+        top_p: keep the smallest set with at least this probability, in (0, 1].
+        min_p: drop tokens less likely than min_p times the most likely, in [0, 1].
+        frequency_penalty, presence_penalty: in [-2, 2], over this request's output only (OpenAI's definition).
+        repeat_penalty: > 0, 1 = off; over the last `repeat_last_n` tokens of prompt and output (llama.cpp's definition).
+        logit_bias: (token id, bias) pairs added to the logits before anything else.
+        seed: makes the random draws of this request reproducible. Draw number i depends on (seed, i) only, so
+            a request that was moved, preempted or continued after a crash draws the same numbers.
+        max_tokens: hard limit on output tokens, >= 1.
+        min_tokens: end-of-generation tokens are forbidden before this many output tokens.
+        ignore_eos: end-of-generation tokens do not end the request.
+        stop_token_ids: extra token ids that end the request; the stopping token is not delivered.
+        num_logprobs: None = no log-probabilities; k = the chosen token's and the k most likely ones', 0 <= k <= 20.
+        grammar: serialised llguidance grammar that the output must match, or None.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    max_tokens: int = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    num_logprobs: int | None = None
+    grammar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate. A call with n > 1 becomes n of these with the same prompt.
+
+    Attributes:
+        request_id: unique among all requests alive in one engine.
+        prompt_tokens: at least one token id.
+        params: see `SamplingParams`.
+        arrival_s: monotonic seconds at which the server accepted the call.
+        output_tokens: tokens that were already produced and delivered before this submission (continuation).
+        cache_salt: only requests with an equal salt may share cached KV (tenant isolation).
+        use_cache: False = neither read from nor leave anything in the prefix cache.
+    """
+
+    request_id: str
+    prompt_tokens: tuple[int, ...]
+    params: SamplingParams
+    tier: ServiceTier = ServiceTier.DEFAULT
+    arrival_s: float = 0.0
+    output_tokens: tuple[int, ...] = field(default=())
+    cache_salt: str = ""
+    use_cache: bool = True
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_tokens)

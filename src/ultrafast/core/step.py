@@ -1,0 +1,130 @@
+"""One step: what the scheduler asks of the engine (`StepPlan`) and what came of it (`StepResult`).
+
+A step is one forward pass over a batch of tokens from several sequences. The engine first applies `kv_ops` in order, then
+runs the batch:
+
+    work[0]            work[1]      work[2]
+    |seq 3: pos 17|    |seq 5: 40|  |seq 9: pos 0 ... 31|     <- one token per decode, a chunk per prefill
+          |                 |                     |
+        output            output        output only when the chunk ends the prompt
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPrefix:
+    """Let sequence `dst` share tokens [0, num_tokens) of sequence `src` (no bytes move). `dst` is empty before.
+
+    `request_id` owns `dst`; the engine reports it in `StepResult.failed_copies` when the share cannot be proven right.
+    """
+
+    request_id: str
+    src: int
+    dst: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrimSequence:
+    """Forget tokens [num_tokens, end) of a sequence; num_tokens = 0 frees it."""
+
+    seq_id: int
+    num_tokens: int
+
+
+KvOp = CopyPrefix | TrimSequence
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceWork:
+    """The tokens of one sequence in a step: positions [start, start + len(tokens)).
+
+    `samples` is True when the last of them needs an output row, from which the request's next token is drawn;
+    `output_index` then is the number of output tokens the request had before that draw.
+    """
+
+    request_id: str
+    seq_id: int
+    start: int
+    tokens: tuple[int, ...]
+    samples: bool
+    output_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What to do next. `work` may be empty while `kv_ops` is not (an aborted request's cells are freed at once)."""
+
+    step: int
+    kv_ops: tuple[KvOp, ...] = ()
+    work: tuple[SequenceWork, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(item.tokens) for item in self.work)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.kv_ops and not self.work
+
+
+class StepStatus(StrEnum):
+    """How the forward pass ended.
+
+    `OUT_OF_KV`: no room for the batch; nothing was changed. `INVALID`: the batch was refused; nothing was changed.
+    `FATAL`: the engine's state is unknown and it must be restarted.
+    """
+
+    OK = "ok"
+    OUT_OF_KV = "out_of_kv"
+    INVALID = "invalid"
+    FATAL = "fatal"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural-log probabilities of one drawn token and of the most likely ones, after logit bias and before temperature.
+
+    `top` is sorted, most likely first: (token id, logprob).
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """One drawn token.
+
+    Attributes:
+        token: token id.
+        is_end: the token ends the request (end of generation or a stop token) and is not delivered.
+        is_complete: a grammar is satisfied and admits nothing more: the token is delivered and ends the request.
+        logprobs: present when the request asked for them.
+    """
+
+    request_id: str
+    token: int
+    is_end: bool = False
+    is_complete: bool = False
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of a plan.
+
+    Attributes:
+        sampled: one entry for each work item with `samples` whose request did not fail.
+        failed: (request_id, message) for requests that must end in this step through no fault of the others.
+        duration_s: wall time of the step: KV operations, forward pass and sampling.
+    """
+
+    status: StepStatus
+    sampled: tuple[SampledToken, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    duration_s: float = 0.0

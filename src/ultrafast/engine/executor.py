@@ -1,0 +1,60 @@
+"""The seam between decisions and a model: what the engine loop asks of whatever runs the forward pass.
+
+All calls but `prepare_request` come from the one engine thread. Implementations: `engine.llama.executor.LlamaExecutor`,
+`engine.fake.FakeExecutor`; both pass the suite in `tests/contract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ultrafast.core.request import Request
+from ultrafast.core.step import KvOp, StepPlan, StepResult
+
+
+class Executor(Protocol):
+    """Runs plans. Sequence ids are in [0, max_num_sequences); a sequence that was never written is empty."""
+
+    def prepare_request(self, request: Request) -> None:
+        """The slow part of `begin_request`, ahead of it: compiles the request's grammar. May be called from one other thread.
+
+        Raises:
+            InvalidRequestError: as `begin_request`.
+        """
+        ...
+
+    def begin_request(self, request: Request) -> None:
+        """Set up sampling state. Called once, before the scheduler sees the request; not again after a preemption.
+
+        Output tokens that the request brings along have been drawn before: penalties and grammar take them into account.
+
+        Raises:
+            InvalidRequestError: the request can never run here (a grammar that does not compile, a token id out of range).
+        """
+        ...
+
+    def end_request(self, request_id: str) -> None:
+        """Free sampling state, if there is any. Called when the request has finished; a plan trims its sequence."""
+        ...
+
+    def apply_kv(self, ops: Sequence[KvOp]) -> tuple[str, ...]:
+        """Apply KV operations in order.
+
+        Returns:
+            ids of requests whose `CopyPrefix` could not be proven right (sliding window, recurrent state). Their destination
+            sequence is empty again, and the caller must plan without that reuse: never wrong text.
+        """
+        ...
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """One forward pass over `plan.work`, then one draw for each item with `samples`. `plan.kv_ops` are already applied.
+
+        On `OUT_OF_KV` and `INVALID` nothing has changed. A request that fails by itself is listed in `failed`; the others' draws
+        are valid.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free everything. No call may follow."""
+        ...

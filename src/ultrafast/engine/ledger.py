@@ -1,0 +1,148 @@
+"""Every live request of one engine, across the lives of its children.
+
+Owns the rule that no request is dropped: what was added here gets exactly one `RequestFinished`, from a child or from here.
+Knows no processes and no sockets; runs on the event loop of the API process and never waits.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ultrafast.core.clock import Clock
+from ultrafast.core.events import RequestFinished
+from ultrafast.core.request import FinishReason, Request
+from ultrafast.engine.live import LiveRequest
+from ultrafast.engine.messages import StepReport
+from ultrafast.engine.quarantine import Quarantine
+from ultrafast.engine.stream import EngineStream
+
+_CRASH_HINT = "the engine crashed {} times while running this request"
+
+
+class Ledger:
+    """Live requests and what to send of them."""
+
+    def __init__(self, clock: Clock, max_request_crashes: int) -> None:
+        self._clock = clock
+        self._live: dict[str, LiveRequest] = {}
+        self._unsent: list[LiveRequest] = []
+        self._quarantine = Quarantine(max_request_crashes)
+        self._num_scheduled = 0
+        self.num_sent = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @property
+    def request_ids(self) -> list[str]:
+        return list(self._live)
+
+    def add(self, request: Request, stream: EngineStream) -> None:
+        """Take over a request. It is not sent yet."""
+        assert request.request_id not in self._live, f"request id {request.request_id} is alive already"
+        live = LiveRequest(request, stream, output_tokens=list(request.output_tokens))
+        self._live[request.request_id] = live
+        self._unsent.append(live)
+
+    def take_unsent(self) -> list[Request]:
+        """Return what the child, which must be ready, shall get now, in that order; it counts as sent."""
+        ready: list[LiveRequest] = []
+        if self._quarantine.is_active:
+            ready = self._quarantine.next_group()
+        if self._quarantine.admits_newcomers:
+            ready, self._unsent = ready + self._unsent, []
+        self.num_sent += len(ready)
+        return [live.send() for live in ready]
+
+    @property
+    def is_holding_back(self) -> bool:
+        """A quarantine goes on: after each report there may be something to send."""
+        return self._quarantine.is_active
+
+    def apply(self, report: StepReport) -> StepReport:
+        """Hand the events of a report to their streams.
+
+        Returns:
+            the report for observers: the same one, or one with terminal events as the clients saw them.
+        """
+        for scheduled in report.scheduled:
+            if (live := self._live.get(scheduled.request_id)) is not None:
+                self._num_scheduled += 1
+                live.on_scheduled(scheduled, self._num_scheduled)
+        at_s = report.stats.at_s if report.stats is not None else self._clock()
+        for token in report.tokens:
+            if (live := self._live.get(token.request_id)) is not None:
+                live.on_token(token, at_s)
+        for preempted in report.preempted:
+            if (live := self._live.get(preempted.request_id)) is not None:
+                live.stream.push(preempted)
+        if not report.finished:
+            return report
+        return msgspec.structs.replace(report, finished=self._finish_all(report.finished))
+
+    def mark_aborted(self, request_id: str) -> bool:
+        """Note an abort; return whether the child has to be told. Otherwise the request waits for `finish_unsent_aborts`."""
+        live = self._live.get(request_id)
+        if live is None or live.is_aborted:
+            return False
+        live.is_aborted = True
+        return live.is_sent
+
+    def finish_unsent_aborts(self) -> StepReport:
+        """End aborted requests that no child has; returns it as a report for observers."""
+        return self._end([live for live in self._live.values() if live.is_aborted and not live.is_sent], FinishReason.ABORT)
+
+    def child_lost(self) -> StepReport:
+        """Every sent request comes back, to be sent to the next child: those that ran first, in their old order.
+
+        Returns:
+            a report for observers of what ends here: aborted requests, and one that was found guilty of the crash.
+        """
+        held = [live for live in self._live.values() if live.is_sent]
+        held.sort(key=lambda live: (live.run_order is None, live.run_order or 0))
+        for live in held:
+            live.is_sent = False
+        self.num_sent = 0
+        ended = self._end([live for live in held if live.is_aborted], FinishReason.ABORT).finished
+        ended += self._end([live for live in held if live.is_complete and not live.is_aborted], FinishReason.LENGTH).finished
+        held = [live for live in held if not live.is_aborted and not live.is_complete]
+        for live in held:
+            live.num_crashes += 1
+        guilty = self._quarantine.on_crash(held)
+        if guilty is not None:
+            held.remove(guilty)
+            ended += self._end([guilty], FinishReason.ERROR, _CRASH_HINT.format(guilty.num_crashes)).finished
+        if not self._quarantine.is_active:
+            self._unsent = held + self._unsent
+        return StepReport(finished=ended)
+
+    def end_all(self, reason: FinishReason, error: str | None = None) -> StepReport:
+        """End everything that lives; returns it as a report for observers."""
+        return self._end(list(self._live.values()), reason, error)
+
+    def _finish_all(self, events: list[RequestFinished]) -> list[RequestFinished]:
+        seen = []
+        for event in events:
+            live = self._live.get(event.request_id)
+            if live is not None:
+                seen.append(live.checked(event))
+                self._remove(live, seen[-1])
+        return seen
+
+    def _end(self, ending: list[LiveRequest], reason: FinishReason, error: str | None = None) -> StepReport:
+        now = self._clock()
+        events = []
+        for live in ending:
+            events.append(live.finished_here(reason, now, error))
+            self._remove(live, events[-1])
+        return StepReport(finished=events)
+
+    def _remove(self, live: LiveRequest, event: RequestFinished) -> None:
+        del self._live[live.request.request_id]
+        if live.is_sent:
+            self.num_sent -= 1
+        elif live in self._unsent:
+            self._unsent.remove(live)
+        if self._quarantine.is_active:
+            self._quarantine.forget(live)
+        live.stream.push(event)

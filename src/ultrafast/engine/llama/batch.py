@@ -1,0 +1,58 @@
+"""A llama_batch with memory of its own, filled from Python without a loop over tokens.
+
+token   [t0 t1 ... ]      int32, one per token of the step
+pos     [p0 p1 ... ]      int32, position in its sequence
+seq_id  [-> s0, -> s1]    each token belongs to exactly one sequence
+logits  [0  0  ... 1]     int8, 1 where an output row is wanted
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ultrafast.core.step import SequenceWork
+from ultrafast.engine.llama import abi
+
+
+class Batch:
+    """Room for `capacity` tokens. Not thread-safe; the engine thread's."""
+
+    def __init__(self, capacity: int) -> None:
+        ffi = abi.ffi
+        self._token = ffi.new("int32_t[]", capacity)
+        self._pos = ffi.new("int32_t[]", capacity)
+        self._num_seq = ffi.new("int32_t[]", [1] * capacity)
+        self._seq = ffi.new("int32_t[]", capacity)
+        self._seq_pointers = ffi.new("int32_t *[]", [self._seq + i for i in range(capacity)])
+        self._logits = ffi.new("int8_t[]", capacity)
+        self.tokens = np.frombuffer(ffi.buffer(self._token), dtype=np.int32)
+        self.positions = np.frombuffer(ffi.buffer(self._pos), dtype=np.int32)
+        self.sequences = np.frombuffer(ffi.buffer(self._seq), dtype=np.int32)
+        self.outputs = np.frombuffer(ffi.buffer(self._logits), dtype=np.int8)
+        self._handle = ffi.new("llama_batch *")
+        self._handle.token, self._handle.pos, self._handle.n_seq_id = self._token, self._pos, self._num_seq
+        self._handle.seq_id, self._handle.logits = self._seq_pointers, self._logits
+        self.capacity = capacity
+
+    def fill(self, work: tuple[SequenceWork, ...]) -> list[int]:
+        """Write the tokens of `work` in order; return for each item the index of its last token in the batch."""
+        last_indices = []
+        end = 0
+        for item in work:
+            begin, end = end, end + len(item.tokens)
+            assert end <= self.capacity, f"step of {end}+ tokens exceeds the batch of {self.capacity}"
+            self.tokens[begin:end] = item.tokens
+            self.positions[begin:end] = np.arange(item.start, item.start + end - begin, dtype=np.int32)
+            self.sequences[begin:end] = item.seq_id
+            self.outputs[begin:end] = 0
+            self.outputs[end - 1] = item.samples
+            last_indices.append(end - 1)
+        self._handle.n_tokens = end
+        return last_indices
+
+    @property
+    def handle(self) -> Any:
+        """The C struct, to pass by value."""
+        return self._handle[0]

@@ -1,0 +1,219 @@
+"""Runs step plans on libllama: KV operations, one forward pass, one draw per output row.
+
+Everything is checked before it reaches C: libllama aborts the process on a batch that is too large, a sequence id out of range
+or a position that does not follow. What C cannot prove (a shared prefix in a sliding-window cache) is verified after the call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ultrafast.core.errors import InvalidRequestError
+from ultrafast.core.request import Request
+from ultrafast.core.step import CopyPrefix, KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
+from ultrafast.engine.llama import abi
+from ultrafast.engine.llama.batch import Batch
+from ultrafast.engine.llama.grammar import GrammarCompiler, GrammarError
+from ultrafast.engine.llama.model import Model
+from ultrafast.engine.llama.sampler import CandidateArray, SamplingError, SequenceSampler
+from ultrafast.engine.llama.vocab import Vocab
+from ultrafast.engine.llama.warmup import warm_up
+from ultrafast.engine.options import EngineFacts, EngineOptions
+
+_STATUS = {0: StepStatus.OK, 1: StepStatus.OUT_OF_KV, -1: StepStatus.INVALID}
+
+
+class LlamaExecutor:
+    """`engine.executor.Executor` on libllama. One engine thread calls everything but `prepare_request`.
+
+    Attributes:
+        facts: what libllama really gave us.
+        model, vocab: the loaded model, for warm-up and benchmarks.
+    """
+
+    def __init__(self, model: Model, options: EngineOptions, load_s: float) -> None:
+        self.model = model
+        self._c = model.c
+        self.vocab = Vocab.of_model(model.library, model.handle)
+        self.batch = Batch(model.sizes.step_tokens)
+        self.lengths = [0] * model.sizes.num_sequences
+        self._candidates = CandidateArray(self.vocab.size)
+        self._grammars = GrammarCompiler(model.library, self.vocab)
+        self._prepared: dict[str, SequenceSampler] = {}
+        self._samplers: dict[str, SequenceSampler] = {}
+        # Without the whole window kept, a prefix of a longer sequence is no longer complete: reuse whole sequences only.
+        self._keeps_whole_window = options.swa_full or model.sliding_window == 0
+        self.can_trim = self._probe_trim() and self._keeps_whole_window
+        self.facts = self._read_facts(options, load_s)
+
+    @classmethod
+    def load(cls, options: EngineOptions, on_progress: Callable[[str, float], None]) -> LlamaExecutor:
+        """Load the model and create its context. `on_progress(stage, fraction)` is called from this thread.
+
+        Raises:
+            ModelFileError, ConfigError: see `Model`.
+        """
+        begin_s = time.monotonic()
+        model = Model(abi.load(options.libllama_path), options, on_progress)
+        return cls(model, options, load_s=time.monotonic() - begin_s)
+
+    def warm_up(self, on_progress: Callable[[str, float], None]) -> None:
+        """Run every shape once so that the first request is as fast as the fifth; leaves the KV cache empty."""
+        begin_s = time.monotonic()
+        warm_up(self, on_progress)
+        self._grammars.matcher('{"grammars": [{"json_schema": {"type": "object"}}]}').forbidden()
+        self.facts = replace(self.facts, warmup_s=time.monotonic() - begin_s)
+
+    def prepare_request(self, request: Request) -> None:
+        """The slow part of `begin_request` (compiling a grammar). Any thread; at most once per request, before it is begun."""
+        self._check(request)
+        grammar = request.params.grammar
+        matcher = self._grammars.matcher(grammar) if grammar is not None else None
+        try:
+            sampler = SequenceSampler(self._c, request, self.vocab.end_tokens, self._candidates, matcher)
+        except GrammarError as error:  # a continued output that no longer fits its grammar
+            raise InvalidRequestError(str(error), code="invalid_grammar") from error
+        self._prepared[request.request_id] = sampler
+
+    def begin_request(self, request: Request) -> None:
+        if request.request_id not in self._prepared:
+            self.prepare_request(request)
+        self._samplers[request.request_id] = self._prepared.pop(request.request_id)
+
+    def end_request(self, request_id: str) -> None:
+        sampler = self._samplers.pop(request_id, None) or self._prepared.pop(request_id, None)
+        if sampler is not None:
+            sampler.close()
+
+    def apply_kv(self, ops: Sequence[KvOp]) -> tuple[str, ...]:
+        failed = []
+        for op in ops:
+            if isinstance(op, TrimSequence):
+                self._trim(op.seq_id, op.num_tokens)
+            elif not self._copy(op):
+                failed.append(op.request_id)
+        return tuple(failed)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        begin_s = time.monotonic()
+        for item in plan.work:
+            assert self.lengths[item.seq_id] == item.start, (
+                f"sequence {item.seq_id} holds {self.lengths[item.seq_id]} tokens, the plan starts at {item.start}"
+            )
+        rows = self.batch.fill(plan.work)
+        code = self._c.llama_decode(self.model.context, self.batch.handle)
+        status = _STATUS.get(code, StepStatus.FATAL)
+        if status is not StepStatus.OK:
+            return StepResult(status, duration_s=time.monotonic() - begin_s)
+        sampled: list[SampledToken] = []
+        failed: list[tuple[str, str]] = []
+        for item, row in zip(plan.work, rows, strict=True):
+            self.lengths[item.seq_id] += len(item.tokens)
+            if item.samples:
+                self._sample(item, row, sampled, failed)
+        return StepResult(status, tuple(sampled), tuple(failed), time.monotonic() - begin_s)
+
+    def close(self) -> None:
+        for sampler in (*self._samplers.values(), *self._prepared.values()):
+            sampler.close()
+        self._samplers.clear()
+        self._prepared.clear()
+        self.model.close()
+
+    def _sample(self, item: SequenceWork, row: int, sampled: list[SampledToken], failed: list[tuple[str, str]]) -> None:
+        sampler = self._samplers[item.request_id]
+        pointer = self._c.llama_get_logits_ith(self.model.context, row)
+        assert pointer != abi.ffi.NULL, f"row {row} has no logits"
+        logits = np.frombuffer(abi.ffi.buffer(pointer, 4 * self.vocab.size), dtype=np.float32)
+        try:
+            token, logprobs = sampler.draw(logits, item.output_index)
+        except (SamplingError, GrammarError) as error:
+            failed.append((item.request_id, str(error)))
+            return
+        is_end = sampler.is_end(token)
+        sampled.append(SampledToken(item.request_id, token, is_end, not is_end and sampler.is_grammar_complete, logprobs))
+
+    def _check(self, request: Request) -> None:
+        for token in request.prompt_tokens + request.output_tokens:
+            if not 0 <= token < self.vocab.size:
+                raise InvalidRequestError(
+                    f"token id {token} is outside the vocabulary of {self.vocab.size}", code="invalid_token_id", param="prompt"
+                )
+        for token, _ in request.params.logit_bias:
+            if not 0 <= token < self.vocab.size:
+                raise InvalidRequestError(
+                    f"token id {token} is outside the vocabulary of {self.vocab.size}",
+                    code="invalid_token_id",
+                    param="logit_bias",
+                )
+
+    def _trim(self, seq_id: int, num_tokens: int) -> None:
+        begin = -1 if num_tokens == 0 else num_tokens
+        done = self._c.llama_memory_seq_rm(self.model.memory, seq_id, begin, -1)
+        assert done, f"cannot trim sequence {seq_id} to {num_tokens} tokens"
+        self.lengths[seq_id] = num_tokens
+
+    def _copy(self, op: CopyPrefix) -> bool:
+        """Share a prefix, then ask the memory whether the destination really holds it; never trust a silent success."""
+        assert self.lengths[op.dst] == 0, f"sequence {op.dst} is not empty"
+        memory = self.model.memory
+        # A model that cannot trim can only be copied whole.
+        begin, end = (0, op.num_tokens) if self.can_trim else (-1, -1)
+        self._c.llama_memory_seq_cp(memory, op.src, op.dst, begin, end)
+        if self._holds_prefix(op.dst, op.num_tokens):
+            self.lengths[op.dst] = op.num_tokens
+            return True
+        self._c.llama_memory_seq_rm(memory, op.dst, -1, -1)
+        return False
+
+    def _holds_prefix(self, seq_id: int, num_tokens: int) -> bool:
+        if self._c.llama_memory_seq_pos_max(self.model.memory, seq_id) != num_tokens - 1:
+            return False
+        if self.model.is_recurrent:
+            return True
+        first = self._c.llama_memory_seq_pos_min(self.model.memory, seq_id)
+        # Sliding-window layers need every position that the next token attends to: [num_tokens - window, num_tokens).
+        return bool(first == 0 or (not self._keeps_whole_window and 0 < first < num_tokens - self.model.sliding_window))
+
+    def _probe_trim(self) -> bool:
+        """Whether a sequence can be cut anywhere: ask the memory, on two tokens. Leaves the memory empty."""
+        probe = SequenceWork("probe", 0, 0, (0, 0), samples=True)
+        self.batch.fill((probe,))
+        code = self._c.llama_decode(self.model.context, self.batch.handle)
+        assert code == 0, f"the probe step failed with {code}"
+        self.state_bytes_per_token = self.model.state_bytes_per_token(0, 2)
+        can_trim = bool(self._c.llama_memory_seq_rm(self.model.memory, 0, 1, -1))
+        can_trim = can_trim and self._c.llama_memory_seq_pos_max(self.model.memory, 0) == 0
+        self._c.llama_memory_clear(self.model.memory, True)
+        return can_trim and not self.model.is_recurrent
+
+    def _read_facts(self, options: EngineOptions, load_s: float) -> EngineFacts:
+        c, context = self._c, self.model.context
+        capacity = int(c.llama_n_ctx(context))
+        limit = min(capacity, self.model.context_train_tokens or capacity)
+        return EngineFacts(
+            build=self.model.library.build,
+            model_description=self.model.description,
+            num_parameters=int(c.llama_model_n_params(self.model.handle)),
+            model_bytes=int(c.llama_model_size(self.model.handle)),
+            context_train_tokens=self.model.context_train_tokens,
+            kv_capacity_tokens=capacity,
+            max_request_tokens=min(options.max_request_tokens or limit, capacity),
+            max_step_tokens=int(c.llama_n_batch(context)),
+            max_num_running=options.max_num_running,
+            num_threads=self.model.sizes.num_threads,
+            vocab_size=self.vocab.size,
+            has_flash_attention=self.model.has_flash_attention,
+            kv_type_k=options.kv_type_k,
+            kv_type_v=options.kv_type_v,
+            can_trim=self.can_trim,
+            is_recurrent=self.model.is_recurrent,
+            sliding_window=self.model.sliding_window,
+            state_bytes_per_token=self.state_bytes_per_token,
+            load_s=load_s,
+            warmup_s=0.0,
+        )

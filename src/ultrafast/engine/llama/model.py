@@ -1,0 +1,250 @@
+"""One loaded model and its context: sizes chosen before, facts read back after.
+
+The context is one unified KV pool that all sequences share. A pool per sequence would split a mixed batch into several
+forward passes (llama.cpp `llama-batch.cpp`, `split_equal`); in a unified pool one step is one pass, and a prefix can be
+shared between sequences without copying.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ultrafast.core.errors import ConfigError, ModelFileError
+from ultrafast.engine.llama import abi
+from ultrafast.engine.llama.machine import available_memory_bytes, usable_cores
+from ultrafast.engine.llama.vocab import read_metadata
+from ultrafast.engine.options import EngineOptions
+
+KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
+_KV_TYPE_BYTES = {
+    "f32": 4.0,
+    "f16": 2.0,
+    "bf16": 2.0,
+    "q8_0": 1.0625,
+    "q5_1": 0.75,
+    "q5_0": 0.6875,
+    "q4_1": 0.625,
+    "q4_0": 0.5625,
+    "iq4_nl": 0.5625,
+}
+
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ at b11549
+CPU_STEP_TOKENS = 256
+GPU_STEP_TOKENS = 2048
+_SPARE_SEQUENCES = 2
+_MEMORY_SHARE = 0.25  # of the free memory that the KV pool may take by default
+_FLASH_ENABLED = 1
+_FLASH_DISABLED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSizes:
+    """What will be asked of libllama."""
+
+    kv_capacity_tokens: int
+    step_tokens: int
+    num_sequences: int
+    num_threads: int
+
+
+class Model:
+    """Owner of `llama_model`, `llama_context` and the thread pool; frees them in the right order."""
+
+    def __init__(self, library: abi.Library, options: EngineOptions, on_progress: Callable[[str, float], None]) -> None:
+        """Load weights and create the context.
+
+        Raises:
+            ModelFileError: libllama cannot load the file, or it holds no text-generating model.
+            ConfigError: the context does not fit in memory or flash attention cannot be enabled.
+        """
+        self.library = library
+        self.c = library.c
+        self.handle = self._load_weights(options, on_progress)
+        self.is_recurrent = bool(self.c.llama_model_is_recurrent(self.handle) or self.c.llama_model_is_hybrid(self.handle))
+        self.sliding_window = max(0, self.c.llama_model_n_swa(self.handle))
+        self.sizes = choose_sizes(self, options)
+        self.has_flash_attention = False
+        self.context = self._create_context(options)
+        self.memory = self.c.llama_get_memory(self.context)
+        self._threadpool = self._attach_threadpool(options.threadpool_poll)
+
+    @property
+    def context_train_tokens(self) -> int:
+        return int(self.c.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def description(self) -> str:
+        buffer = abi.ffi.new("char[]", 256)
+        self.c.llama_model_desc(self.handle, buffer, 256)
+        return bytes(abi.ffi.string(buffer)).decode("utf-8", "replace")
+
+    def state_bytes_per_token(self, seq_id: int, num_tokens: int) -> int:
+        """KV bytes per token, measured on a sequence that holds `num_tokens` tokens."""
+        size = int(self.c.llama_state_seq_get_size_ext(self.context, seq_id, 0))
+        return size // max(1, num_tokens)
+
+    def close(self) -> None:
+        self.c.llama_detach_threadpool(self.context)
+        self.c.llama_free(self.context)
+        self.c.ggml_threadpool_free(self._threadpool)
+        self.c.llama_model_free(self.handle)
+
+    def _load_weights(self, options: EngineOptions, on_progress: Callable[[str, float], None]) -> Any:
+        def report(fraction: float, _user_data: Any) -> bool:
+            on_progress("weights", fraction)
+            return True
+
+        progress = abi.ffi.callback("llama_progress_callback", report)  # kept alive by this frame while loading
+        params = self.c.llama_model_default_params()
+        params.n_gpu_layers = options.num_gpu_layers
+        params.progress_callback = progress
+        with _CollectedLog() as errors:
+            handle = self.c.llama_model_load_from_file(options.model_path.encode(), params)
+        if handle == abi.ffi.NULL:
+            raise ModelFileError(
+                f"libllama cannot load {options.model_path}: {errors.text()}",
+                hint="the file may be cut or of an unsupported architecture",
+            )
+        if self.c.llama_model_has_encoder(handle) or not self.c.llama_model_has_decoder(handle):
+            self.c.llama_model_free(handle)
+            raise ModelFileError(
+                f"{options.model_path} is not a text-generating (decoder-only) model", hint="use a chat or base model"
+            )
+        return handle
+
+    def _create_context(self, options: EngineOptions) -> Any:
+        params = self.c.llama_context_default_params()
+        params.n_ctx = self.sizes.kv_capacity_tokens
+        params.n_batch = params.n_ubatch = self.sizes.step_tokens
+        params.n_seq_max = self.sizes.num_sequences
+        params.n_threads = params.n_threads_batch = self.sizes.num_threads
+        params.kv_unified = True
+        params.swa_full = options.swa_full
+        params.flash_attn_type = _FLASH_ENABLED if options.flash_attention else _FLASH_DISABLED
+        params.type_k = KV_TYPES[options.kv_type_k]
+        params.type_v = KV_TYPES[options.kv_type_v]
+        with _CollectedLog(("flash_attn",)) as lines:
+            context = self.c.llama_init_from_model(self.handle, params)
+        if context == abi.ffi.NULL:
+            self.c.llama_model_free(self.handle)
+            raise ConfigError(
+                f"no context of {params.n_ctx} tokens (K {options.kv_type_k}, V {options.kv_type_v}): {lines.text()}",
+                code="context_failed",
+                hint="lower engine.kv_capacity_tokens, or use kv types f16",
+            )
+        # libllama has no getter for it; the context states at creation what it resolved to.
+        self.has_flash_attention = any("flash_attn" in line and "enabled" in line for line in lines.matched)
+        if options.flash_attention and not self.has_flash_attention:
+            self.c.llama_free(context)
+            self.c.llama_model_free(self.handle)
+            raise ConfigError(
+                "flash attention could not be enabled for this model and device",
+                code="flash_attention_off",
+                hint="set engine.flash_attention = false",
+            )
+        return context
+
+    def _attach_threadpool(self, poll: int) -> Any:
+        params = abi.ffi.new("ggml_threadpool_params *", self.c.ggml_threadpool_params_default(self.sizes.num_threads))
+        params.poll = poll
+        pool = self.c.ggml_threadpool_new(params)
+        self.c.llama_attach_threadpool(self.context, pool, pool)
+        return pool
+
+
+def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
+    """Turn settings, where 0 means "derive", into sizes.
+
+    Raises:
+        ConfigError: a size cannot work.
+    """
+    cores = usable_cores()
+    if options.num_threads > cores:
+        raise ConfigError(
+            f"engine.num_threads = {options.num_threads}, but only {cores} cores are usable",
+            param="engine.num_threads",
+            hint="compute threads spin at barriers: more threads than cores make every step slower; use 0",
+        )
+    for name, kind in (("kv_type_k", options.kv_type_k), ("kv_type_v", options.kv_type_v)):
+        if kind not in KV_TYPES:
+            raise ConfigError(
+                f"engine.{name} = {kind!r} is unknown", param=f"engine.{name}", hint="one of " + ", ".join(KV_TYPES)
+            )
+    has_gpu = bool(model.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
+    capacity = options.kv_capacity_tokens or _default_capacity(model, options)
+    step = options.max_step_tokens or (GPU_STEP_TOKENS if has_gpu else CPU_STEP_TOKENS)
+    # A recurrent state is allocated for every sequence that may exist, so idle ones are not free there.
+    cached = min(options.max_num_cached, options.max_num_running) if model.is_recurrent else options.max_num_cached
+    sequences = options.max_num_running + cached + _SPARE_SEQUENCES
+    if sequences > MAX_SEQUENCES:
+        raise ConfigError(
+            f"{options.max_num_running} running and {cached} cached sequences exceed {MAX_SEQUENCES - _SPARE_SEQUENCES}",
+            param="engine.max_num_running",
+        )
+    if step < options.max_num_running:
+        raise ConfigError(
+            f"engine.max_step_tokens = {step} is less than engine.max_num_running = {options.max_num_running}",
+            param="engine.max_step_tokens",
+        )
+    return ContextSizes(capacity, min(step, capacity), sequences, options.num_threads or cores)
+
+
+def _default_capacity(model: Model, options: EngineOptions) -> int:
+    """Two full contexts where a quarter of the free memory allows it, else what it allows, in whole 256-token pages."""
+    per_token = max(1, _estimated_bytes_per_token(model, options))
+    affordable = int(available_memory_bytes() * _MEMORY_SHARE) // per_token
+    capacity = min(2 * model.context_train_tokens, max(affordable, 1024))
+    return max(256, capacity // 256 * 256)
+
+
+def _estimated_bytes_per_token(model: Model, options: EngineOptions) -> int:
+    meta = read_metadata(model.c, model.handle)
+    arch = meta.get("general.architecture", "")
+
+    def number(key: str, default: int) -> int:
+        text = meta.get(f"{arch}.{key}", "")
+        return int(text) if text.isdigit() else default
+
+    num_layers = int(model.c.llama_model_n_layer(model.handle))
+    num_heads = number("attention.head_count", 1)
+    num_kv_heads = number("attention.head_count_kv", num_heads)
+    head = number("embedding_length", 0) // max(1, num_heads)
+    key_bytes = number("attention.key_length", head) * _KV_TYPE_BYTES[options.kv_type_k]
+    value_bytes = number("attention.value_length", head) * _KV_TYPE_BYTES[options.kv_type_v]
+    return int(num_layers * num_kv_heads * (key_bytes + value_bytes))
+
+
+class _CollectedLog(logging.Handler):
+    """Keeps what libllama logs inside its `with` block: errors, and lines that contain one of `words`."""
+
+    def __init__(self, words: tuple[str, ...] = ()) -> None:
+        super().__init__(logging.DEBUG)
+        self._words = words
+        self._logger = logging.getLogger("ultrafast.libllama")
+        self.errors: list[str] = []
+        self.matched: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if record.levelno >= logging.ERROR:
+            self.errors.append(line)
+        if any(word in line for word in self._words):
+            self.matched.append(line)
+
+    def text(self) -> str:
+        return "; ".join(self.errors[-3:]) or "no reason given"
+
+    def __enter__(self) -> _CollectedLog:
+        self._level = self._logger.level
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.DEBUG)
+        self._logger.propagate = False  # thousands of lines; what matters goes into the error that is raised
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
+        self._logger.propagate = True

@@ -1,0 +1,69 @@
+"""Run every shape once before the first request: weights paged in, graphs built, KV touched, save and restore tried.
+
+The shapes are those a server meets: 1, 2, 4, ... decoding sequences, prefill chunks of 16, 32, ... tokens, and both in one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ultrafast.core.request import Request, SamplingParams
+from ultrafast.core.step import SequenceWork, StepPlan, StepStatus, TrimSequence
+from ultrafast.engine.llama import abi
+
+if TYPE_CHECKING:
+    from ultrafast.engine.llama.executor import LlamaExecutor
+
+_REQUEST_ID = "warm-up"
+_SMALLEST_CHUNK = 16
+
+
+def warm_up(executor: LlamaExecutor, on_progress: Callable[[str, float], None]) -> None:
+    """Warm all shapes. Leaves the KV cache cleared and touched, and no request begun."""
+    request = Request(_REQUEST_ID, (0,), SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, max_tokens=1))
+    executor.begin_request(request)
+    shapes = list(_shapes(executor.model.sizes.step_tokens, min(executor.facts.max_num_running, executor.facts.max_step_tokens)))
+    for done, (num_decodes, chunk) in enumerate(shapes):
+        on_progress("warm-up", done / len(shapes))
+        _run(executor, num_decodes, chunk)
+    _save_and_restore(executor)
+    executor.end_request(_REQUEST_ID)
+    executor.model.c.llama_memory_clear(executor.model.memory, True)
+    on_progress("warm-up", 1.0)
+
+
+def _shapes(step_tokens: int, max_decodes: int) -> list[tuple[int, int]]:
+    decodes = _doubling(1, max_decodes)
+    chunks = [chunk for chunk in _doubling(_SMALLEST_CHUNK, step_tokens) if chunk <= step_tokens]
+    mixed = [(1, chunks[0])] if chunks and step_tokens > chunks[0] else []
+    return [(0, chunk) for chunk in chunks] + mixed + [(count, 0) for count in decodes]
+
+
+def _doubling(first: int, last: int) -> list[int]:
+    sizes = []
+    while first < last:
+        sizes.append(first)
+        first *= 2
+    return [*sizes, last]
+
+
+def _run(executor: LlamaExecutor, num_decodes: int, chunk: int) -> None:
+    work = [SequenceWork(_REQUEST_ID, i, executor.lengths[i], (0,), samples=True) for i in range(num_decodes)]
+    if chunk:
+        work.append(SequenceWork(_REQUEST_ID, num_decodes, executor.lengths[num_decodes], (0,) * chunk, samples=True))
+    result = executor.run(StepPlan(0, work=tuple(work)))
+    assert result.status is StepStatus.OK, f"warm-up with {num_decodes} decodes and {chunk} prefill tokens: {result.status}"
+    executor.apply_kv([TrimSequence(item.seq_id, 0) for item in work])
+
+
+def _save_and_restore(executor: LlamaExecutor) -> None:
+    _fill = SequenceWork(_REQUEST_ID, 0, executor.lengths[0], (0,) * _SMALLEST_CHUNK, samples=False)
+    executor.run(StepPlan(0, work=(_fill,)))
+    c, context = executor.model.c, executor.model.context
+    size = c.llama_state_seq_get_size_ext(context, 0, 0)
+    buffer = abi.ffi.new("uint8_t[]", size)
+    written = c.llama_state_seq_get_data_ext(context, buffer, size, 0, 0)
+    read = c.llama_state_seq_set_data_ext(context, buffer, written, 1, 0)
+    assert written == read == size, f"saving {size} bytes of KV wrote {written} and restored {read}"
+    executor.apply_kv([TrimSequence(0, 0), TrimSequence(1, 0)])

@@ -1,0 +1,210 @@
+"""The engine thread: drain commands, ask the scheduler, run the step, report. Nothing else happens on it.
+
+    post(command) --inbox-->  +--------------------------------------------------+
+     (any thread)             |  drain -> begin + add, abort                     |
+                              |  plan -> KV operations -> forward pass           |  --> send(StepReport): one per step
+                              |  complete -> events -> end finished requests     |
+                              +--------------------------------------------------+
+    step, last_step_s, has_work  <- read by the heartbeat thread
+
+The scheduler decides, the executor obeys; the loop only carries values between them. It never parses, logs per token or waits on
+a reader.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from ultrafast.core.clock import Clock
+from ultrafast.core.errors import InvalidRequestError
+from ultrafast.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, StepFinished, TokenProduced
+from ultrafast.core.request import FinishReason, Request
+from ultrafast.core.step import StepPlan, StepResult, StepStatus
+from ultrafast.engine.executor import Executor
+from ultrafast.engine.messages import Abort, Shutdown, StepReport, Submit, ToEngine
+
+
+class FatalStepError(RuntimeError):
+    """The executor's state is unknown after a step; the process must be replaced."""
+
+
+class StepScheduler(Protocol):
+    """What the loop needs of `sched.scheduler.Scheduler`; see there for the contract."""
+
+    @property
+    def has_work(self) -> bool: ...
+    def add(self, request: Request, now: float) -> list[Event]: ...
+    def abort(self, request_id: str, now: float) -> list[Event]: ...
+    def plan(self, now: float) -> StepPlan: ...
+    def copies_failed(self, request_ids: Iterable[str], now: float) -> None: ...
+    def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]: ...
+
+
+class _Compiled(NamedTuple):
+    """A request whose grammar is ready, or the reason why it never will be."""
+
+    request: Request
+    error: str | None
+
+
+class EngineLoop:
+    """Owns scheduler and executor from the moment `run` is called until it returns.
+
+    Attributes:
+        step: number of finished steps. last_step_s: when the last one ended. has_work: whether more steps should follow.
+    """
+
+    def __init__(self, scheduler: StepScheduler, executor: Executor, clock: Clock, send: Callable[[StepReport], None]) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._clock = clock
+        self._send = send
+        # Never blocks its writers. Its length is bounded by the requests that the API process admits.
+        self._inbox: queue.SimpleQueue[ToEngine | _Compiled] = queue.SimpleQueue()
+        self._compiling: dict[str, Request] = {}  # requests whose grammar is being compiled; the engine thread's
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._is_running = True
+        self.step = 0
+        self.last_step_s = clock()
+        self.has_work = False
+
+    def post(self, command: ToEngine) -> None:
+        """Hand over a command: any thread, never blocks."""
+        self._inbox.put(command)
+
+    def run(self) -> None:
+        """Serve until `Shutdown`. Raises FatalStepError when the executor cannot go on; the process should then exit."""
+        try:
+            while self._is_running:
+                self._turn()
+        finally:
+            self._compiler.shutdown(wait=False, cancel_futures=True)
+
+    def _turn(self) -> None:
+        events = self._drain()
+        begin_s = self._clock()
+        plan = self._plan()
+        if plan.work:
+            schedule_s = self._clock() - begin_s
+            result = self._executor.run(plan)
+            if result.status is StepStatus.FATAL:
+                raise FatalStepError(f"step {plan.step} left the engine in an unknown state")
+            events += self._scheduler.complete(plan, result, self._clock())
+            self.step += 1
+            self.last_step_s = self._clock()
+            self._report(events, schedule_s)
+        elif events:
+            self._report(events, 0.0)
+
+    def _plan(self) -> StepPlan:
+        """Plan until every shared prefix in the plan is proven; each further round has at least one such prefix less."""
+        while True:
+            plan = self._scheduler.plan(self._clock())
+            unproven = self._executor.apply_kv(plan.kv_ops)
+            if not unproven:
+                return plan
+            self._scheduler.copies_failed(unproven, self._clock())
+
+    def _drain(self) -> list[Event]:
+        """Take every command that is there; wait for one when there is nothing else to do."""
+        events: list[Event] = []
+        self.has_work = self._scheduler.has_work
+        block = not self.has_work
+        while self._is_running:
+            try:
+                command = self._inbox.get(block=block)
+            except queue.Empty:
+                break
+            if block:
+                self.last_step_s = self._clock()  # idle until now: not a stall
+            block = False
+            events += self._obey(command)
+        self.has_work = self._scheduler.has_work
+        return events
+
+    def _obey(self, command: ToEngine | _Compiled) -> list[Event]:
+        match command:
+            case Submit(request):
+                return self._submit(request)
+            case _Compiled(request, error):
+                return self._start_compiled(request, error)
+            case Abort(request_ids):
+                return [event for request_id in request_ids for event in self._abort(request_id)]
+            case Shutdown():
+                self._is_running = False
+        return []
+
+    def _submit(self, request: Request) -> list[Event]:
+        if request.params.grammar is None:
+            return self._start(request)
+        self._compiling[request.request_id] = request
+        self._compiler.submit(self._compile, request)
+        return []
+
+    def _compile(self, request: Request) -> None:
+        """On the compiler thread: a large grammar takes up to a second, which no step may wait for."""
+        error = None
+        try:
+            self._executor.prepare_request(request)
+        except InvalidRequestError as reason:
+            error = reason.message
+        self._inbox.put(_Compiled(request, error))
+
+    def _start_compiled(self, request: Request, error: str | None) -> list[Event]:
+        if self._compiling.pop(request.request_id, None) is None:  # aborted meanwhile
+            self._executor.end_request(request.request_id)
+            return []
+        return self._start(request) if error is None else [self._ended(request, FinishReason.ERROR, error)]
+
+    def _start(self, request: Request) -> list[Event]:
+        now = self._clock()
+        try:
+            self._executor.begin_request(request)
+        except InvalidRequestError as reason:
+            return [self._ended(request, FinishReason.ERROR, reason.message)]
+        return self._scheduler.add(request, now)
+
+    def _abort(self, request_id: str) -> list[Event]:
+        request = self._compiling.pop(request_id, None)
+        if request is not None:
+            return [self._ended(request, FinishReason.ABORT, None)]
+        return self._scheduler.abort(request_id, self._clock())
+
+    def _ended(self, request: Request, reason: FinishReason, error: str | None) -> RequestFinished:
+        """The terminal event of a request that never reached the scheduler."""
+        return RequestFinished(
+            request.request_id,
+            reason,
+            request.tier,
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_cached_tokens=0,
+            num_computed_tokens=0,
+            num_output_tokens=len(request.output_tokens),
+            arrival_s=request.arrival_s,
+            scheduled_s=None,
+            first_token_s=None,
+            finished_s=self._clock(),
+            error=error,
+        )
+
+    def _report(self, events: list[Event], schedule_s: float) -> None:
+        report = StepReport([], [], [], [], None)
+        stats = None
+        for event in events:
+            match event:
+                case TokenProduced():
+                    report.tokens.append(event)
+                case RequestScheduled():
+                    report.scheduled.append(event)
+                case RequestPreempted():
+                    report.preempted.append(event)
+                case RequestFinished():
+                    report.finished.append(event)
+                    self._executor.end_request(event.request_id)
+                case StepFinished():
+                    stats = replace(event, schedule_s=schedule_s)
+        self._send(StepReport(report.tokens, report.scheduled, report.preempted, report.finished, stats))

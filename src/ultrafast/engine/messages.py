@@ -1,0 +1,88 @@
+"""What the API process and an engine child say to each other: MessagePack with a checked schema, one struct per message.
+
+    API process                         engine child
+    Configure        ----------->       loads, warms up
+                     <-----------       Loading (progress), then Ready or LoadFailed
+    Submit, Abort    ----------->
+                     <-----------       StepReport: one message per step, with the tokens of all sequences
+                     <-----------       Heartbeat: every HEARTBEAT_INTERVAL_S, from a thread of its own
+    Shutdown         ----------->       exits 0
+
+A frame on the socket is a 4-byte little-endian length, then the message. Both ends are one build of Ultrafast, so the
+schema has no versions; an unreadable message means a broken peer and ends the connection.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ultrafast.core.events import RequestFinished, RequestPreempted, RequestScheduled, StepFinished, TokenProduced
+from ultrafast.core.request import Request
+from ultrafast.engine.options import EngineFacts, EngineOptions
+
+HEARTBEAT_INTERVAL_S = 0.5
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+
+class Configure(msgspec.Struct, tag="configure", frozen=True):
+    """First message to a new child."""
+
+    options: EngineOptions
+
+
+class Submit(msgspec.Struct, tag="submit", frozen=True):
+    """Start (or, with output tokens, continue) a request."""
+
+    request: Request
+
+
+class Abort(msgspec.Struct, tag="abort", frozen=True):
+    """End requests whose client went away; unknown ids are ignored (they may just have finished)."""
+
+    request_ids: list[str]
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
+    """Stop at the next step border and exit."""
+
+
+class Loading(msgspec.Struct, tag="loading", frozen=True):
+    """How far the start has come; `fraction` in [0, 1] within the stage."""
+
+    stage: str
+    fraction: float
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True):
+    """Loaded and warm."""
+
+    facts: EngineFacts
+
+
+class LoadFailed(msgspec.Struct, tag="load_failed", frozen=True):
+    """The child cannot serve and exits; starting it again would not help."""
+
+    message: str
+    hint: str | None = None
+
+
+class StepReport(msgspec.Struct, tag="step", frozen=True, omit_defaults=True):
+    """All that came of one step (or of commands between steps, then without `stats`)."""
+
+    tokens: list[TokenProduced] = []
+    scheduled: list[RequestScheduled] = []
+    preempted: list[RequestPreempted] = []
+    finished: list[RequestFinished] = []
+    stats: StepFinished | None = None
+
+
+class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
+    """Alive, and whether it moves: the time of the last finished step, and whether there is work that should make steps."""
+
+    step: int
+    last_step_s: float
+    has_work: bool
+
+
+ToEngine = Configure | Submit | Abort | Shutdown
+FromEngine = Loading | Ready | LoadFailed | StepReport | Heartbeat

@@ -1,0 +1,79 @@
+"""What an engine child needs to know before it starts, and what it says about itself once it is ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Settings of one embedded engine. Zero means "derive it from the machine and the model" where it says so.
+
+    Attributes:
+        model_path: GGUF file, already checked.
+        num_threads: threads of the forward pass; 0 = one per core that this process may use. Never more than that.
+        kv_capacity_tokens: size of the KV pool in tokens, shared by all sequences; 0 = from the model's context and free memory.
+        max_request_tokens: limit of prompt + output of one request; 0 = min(model's context, KV pool).
+        max_step_tokens: token budget of one step (batch size); 0 = by device.
+        step_target_s: while others decode, prefill chunks are sized so that a step takes about this long, seconds; 0 = by device.
+        max_num_running: sequences that may run at once.
+        max_num_cached: finished sequences whose KV may stay on the device for reuse.
+        kv_type_k, kv_type_v: element types of the KV cache: f16, bf16, f32, q8_0, q4_0, ...
+        flash_attention: require flash attention; starting fails where it cannot be enabled.
+        swa_full: keep the whole context of sliding-window layers, so that any prefix can be reused.
+        num_gpu_layers: layers on the GPU; -1 = all that fit; ignored by a CPU build.
+        threadpool_poll: 0-100, how eagerly idle compute threads spin (0 = sleep at once).
+        enable_prefix_cache: reuse KV between requests.
+        libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
+    """
+
+    model_path: str
+    num_threads: int = 0
+    kv_capacity_tokens: int = 0
+    max_request_tokens: int = 0
+    max_step_tokens: int = 0
+    step_target_s: float = 0.0
+    max_num_running: int = 32
+    max_num_cached: int = 64
+    kv_type_k: str = "f16"
+    kv_type_v: str = "f16"
+    flash_attention: bool = True
+    swa_full: bool = True
+    num_gpu_layers: int = -1
+    threadpool_poll: int = 50
+    enable_prefix_cache: bool = True
+    libllama_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the engine really got, read back from libllama after loading; never what was asked for.
+
+    Attributes:
+        build: libllama build, for example "b11549".
+        has_flash_attention: asked of the context, not of the settings.
+        can_trim: a sequence can be cut at any position (False for recurrent and hybrid models): decides how KV is reused.
+        sliding_window: 0 when the model has none.
+        state_bytes_per_token: KV bytes that one token costs.
+    """
+
+    build: str
+    model_description: str
+    num_parameters: int
+    model_bytes: int
+    context_train_tokens: int
+    kv_capacity_tokens: int
+    max_request_tokens: int
+    max_step_tokens: int
+    max_num_running: int
+    num_threads: int
+    vocab_size: int
+    has_flash_attention: bool
+    kv_type_k: str
+    kv_type_v: str
+    can_trim: bool
+    is_recurrent: bool
+    sliding_window: int
+    state_bytes_per_token: int
+    load_s: float
+    warmup_s: float

@@ -1,0 +1,128 @@
+"""One engine child as the API process holds it: a process, and a socket on which messages come and go.
+
+Lives on the event loop. A `ChildProcess` is used once: when it is lost, another one is spawned. Its messages go to the
+callback it was spawned with, in order, up to the end of the connection and never after `end` has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from ultrafast.engine.codec import FrameError, client_side_reader, encode_frame
+from ultrafast.engine.messages import FromEngine, ToEngine
+
+_STDERR = 2
+_EOF_GRACE_S = 1.0
+
+
+class ChildConnection(asyncio.Protocol):
+    """The socket: bytes to messages, and the news that it ended (`lost`)."""
+
+    def __init__(self, on_message: Callable[[FromEngine], None]) -> None:
+        self._on_message: Callable[[FromEngine], None] | None = on_message
+        self._reader = client_side_reader()
+        self._transport: asyncio.Transport | None = None
+        self.lost = asyncio.Event()
+        self.error: str | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._reader.feed(data)
+        except FrameError as error:
+            self.error = str(error)
+            self.abort()
+            return
+        for message in messages:
+            if self._on_message is not None:
+                self._on_message(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the child has not read yet, beyond the kernel's buffer."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def send(self, message: ToEngine) -> None:
+        """Queue a message. After the connection is lost it goes nowhere, which the holder finds out by `lost`."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_frame(message))
+
+    def abort(self) -> None:
+        """Close at once; no message comes any more."""
+        self._on_message = None
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class ChildProcess:
+    """A spawned child. Whoever spawned it must await `end`."""
+
+    def __init__(self, process: Process, connection: ChildConnection) -> None:
+        self._process = process
+        self.connection = connection
+
+    @classmethod
+    async def spawn(cls, command: Sequence[str], on_message: Callable[[FromEngine], None]) -> ChildProcess:
+        """Start `command --fd N` with one end of a socket pair as descriptor N. Its stdout goes to our stderr.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                fd = theirs.fileno()
+                process = await asyncio.create_subprocess_exec(
+                    *command, "--fd", str(fd), pass_fds=(fd,), stdin=DEVNULL, stdout=_STDERR
+                )
+            child = cls(process, ChildConnection(on_message))
+            ours.setblocking(False)
+            await asyncio.get_running_loop().create_unix_connection(lambda: child.connection, sock=ours)
+        except BaseException:
+            ours.close()  # a child that did start sees the end of the connection and exits
+            raise
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, which a stopped process obeys too. Does nothing when it has exited."""
+        if self._process.returncode is None:
+            self._process.kill()
+
+    async def end(self, grace_s: float) -> int:
+        """Wait up to `grace_s` for the exit, kill it after that, and free everything.
+
+        Returns:
+            the exit code; -N when signal N ended it.
+        """
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+        finally:
+            code = await self._reap()
+        return code
+
+    async def _reap(self) -> int:
+        self.kill()
+        code = await self._process.wait()
+        try:
+            async with asyncio.timeout(_EOF_GRACE_S):  # what it still sent counts
+                await self.connection.lost.wait()
+        except TimeoutError:
+            self.connection.abort()
+            await self.connection.lost.wait()
+        return code

@@ -1,0 +1,74 @@
+"""The client's end of one request: an async iterator of event batches.
+
+Lives on the event loop of the API process; one reader. Events that come while the reader is busy are merged into the next
+batch; what waits is bounded by the request's own `max_tokens`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from ultrafast.core.events import Event, RequestFinished
+
+
+class EngineStream:
+    """Events of one request, ending with exactly one `RequestFinished`.
+
+    Leaving it early (`async with`, `aclose`) aborts the request. Iterating again after the end, or after a cancelled wait, is
+    safe; two readers at once are not.
+    """
+
+    __slots__ = ("_events", "_is_over", "_on_abort", "_waiter", "request_id")
+
+    def __init__(self, request_id: str, on_abort: Callable[[str], None]) -> None:
+        self.request_id = request_id
+        self._on_abort = on_abort
+        self._events: list[Event] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[Event, ...]:
+        if not self._events:
+            if self._is_over:
+                raise StopAsyncIteration
+            await self._wait()
+        batch = tuple(self._events)
+        self._events.clear()
+        return batch
+
+    def push(self, event: Event) -> None:
+        """Append an event and wake the reader. Only for the owner of the request; nothing may follow `RequestFinished`."""
+        assert not self._is_over, f"an event after the end of request {self.request_id}"
+        self._is_over = isinstance(event, RequestFinished)
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def abort(self) -> None:
+        """Ask for the end of the request; its `RequestFinished` still comes. Does nothing when it has ended."""
+        if not self._is_over:
+            self._on_abort(self.request_id)
+
+    async def aclose(self) -> None:
+        """Same as `abort`: there is nothing to wait for."""
+        self.abort()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.abort()
+
+    async def _wait(self) -> None:
+        assert self._waiter is None, f"two readers of request {self.request_id}"
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None

@@ -1,0 +1,17 @@
+"""The eviction policy: which cached leaf is worth least.
+
+Value = P(reuse) * seconds saved / cells held. Seconds saved and cells held both grow with the length, so what remains is
+P(reuse), for which recency is the standing estimate: least recently used goes first. Among equals the shorter one goes, which
+saves less of the fixed cost of a prefill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ultrafast.kv.segment import SequenceKv
+
+
+def choose_leaf(leaves: Iterable[SequenceKv]) -> SequenceKv | None:
+    """Return the leaf to evict first, or None when there is none. O(leaves); deterministic."""
+    return min(leaves, key=lambda leaf: (leaf.last_used_s, leaf.length, leaf.order), default=None)

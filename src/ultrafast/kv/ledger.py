@@ -1,0 +1,185 @@
+"""The ledger of the KV pool: sequence ids, running sequences, cached leaves, free cells, and the operations that keep the
+engine in step with it.
+
+    capacity |#### running ####|==== cached leaves only (evictable) ====|........ free ........|
+
+Every decision here is written down as a `KvOp`; `take_ops` hands them out in order, exactly once. The engine must apply them
+before the work that was planned with them. A sequence id is reused only after the operation that empties it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ultrafast.core.step import CopyPrefix, KvOp, TrimSequence
+from ultrafast.kv.eviction import choose_leaf
+from ultrafast.kv.segment import SequenceKv
+from ultrafast.kv.tree import Match, PrefixTree
+
+NUM_SPARE_SEQUENCES = 2
+"""Sequence ids beyond running + cached: one is briefly both (a leaf arrives before another is evicted)."""
+
+
+def num_sequences(max_num_running: int, max_num_cached: int) -> int:
+    """How many sequence ids the engine must provide for these limits."""
+    return max_num_running + max_num_cached + NUM_SPARE_SEQUENCES
+
+
+@dataclass(frozen=True, slots=True)
+class KvUsage:
+    """How full the pool is, in cells; running + cached + free = capacity. Cells held by both count as running."""
+
+    num_running_tokens: int
+    num_cached_tokens: int
+    num_free_tokens: int
+    block_size: int
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Cells in use, in whole blocks (a unit of reporting only: cells are handed out one by one)."""
+        return -(-(self.num_running_tokens + self.num_cached_tokens) // self.block_size)
+
+    @property
+    def num_total_blocks(self) -> int:
+        return (self.num_running_tokens + self.num_cached_tokens + self.num_free_tokens) // self.block_size
+
+
+class KvLedger:
+    """Owns the accounts of one KV pool.
+
+    Args:
+        capacity_tokens: cells in the pool.
+        can_trim: sequences can be cut at any token. False (recurrent and hybrid models): a sequence is reused as a whole or
+            not at all.
+        has_cache: False = nothing is ever matched or kept.
+    """
+
+    def __init__(
+        self, *, capacity_tokens: int, max_num_running: int, max_num_cached: int, can_trim: bool, has_cache: bool, block_size: int
+    ) -> None:
+        self.capacity_tokens = capacity_tokens
+        self.can_trim = can_trim
+        self.has_cache = has_cache
+        self._max_num_cached = max_num_cached if has_cache else 0
+        self._block_size = block_size
+        self._tree = PrefixTree()
+        self._free_ids = list(range(num_sequences(max_num_running, max_num_cached) - 1, -1, -1))
+        self._leaves: dict[int, SequenceKv] = {}
+        self._num_opened = 0
+        self._ops: list[KvOp] = []
+
+    @property
+    def num_free(self) -> int:
+        return self.capacity_tokens - self._tree.num_used
+
+    @property
+    def num_evictable(self) -> int:
+        """Cells that evicting all cached leaves would free."""
+        return self._tree.num_evictable
+
+    @property
+    def num_leaves(self) -> int:
+        return len(self._leaves)
+
+    @property
+    def usage(self) -> KvUsage:
+        cached = self._tree.num_evictable
+        return KvUsage(self._tree.num_used - cached, cached, self.num_free, self._block_size)
+
+    def take_ops(self) -> tuple[KvOp, ...]:
+        """Hand out the operations since the last call, in order. The caller must see that the engine applies them."""
+        ops, self._ops = tuple(self._ops), []
+        return ops
+
+    def match(self, tokens: list[int], namespace: str) -> Match | None:
+        """Find the longest reusable prefix, at most `len(tokens) - 1`: the last token must be computed for its logits.
+
+        The match is valid until the next call that changes the ledger. O(matched tokens).
+        """
+        if not self.has_cache:
+            return None
+        return self._tree.match(tokens, namespace, len(tokens) - 1, is_whole=not self.can_trim)
+
+    def num_available(self, match: Match | None) -> int:
+        """Cells that could be had for new tokens once `match` is shared: free ones, and evictable ones outside the match."""
+        available = self.num_free + self._tree.num_evictable
+        return available - self._tree.num_evictable_in(match) if match else available
+
+    def start(self, request_id: str, namespace: str | None, match: Match | None, now: float) -> SequenceKv:
+        """Open a sequence for a request; shares the match if there is one. Namespace None = neither read nor keep the cache."""
+        assert self._free_ids, "more sequences than max_num_running + max_num_cached"
+        self._num_opened += 1
+        sequence = self._tree.open(self._free_ids.pop(), self._num_opened, namespace if self.has_cache else None)
+        if match:
+            match.source.last_used_s = now
+            self._tree.share(sequence, match)
+            self._ops.append(CopyPrefix(request_id, match.source.seq_id, sequence.seq_id, match.num_tokens))
+        return sequence
+
+    def extend(self, sequence: SequenceKv, tokens: list[int]) -> None:
+        """Record computed tokens."""
+        self._tree.extend(sequence, tokens)
+        assert self._tree.num_used <= self.capacity_tokens, "more cells in use than the pool has"
+
+    def finish(self, sequence: SequenceKv, now: float) -> None:
+        """Keep a finished request's sequence as a cached leaf (no copy), unless that would add nothing.
+
+        It adds nothing when another sequence already starts with the same tokens. Leaves that are a prefix of the new one add
+        nothing any more and are freed, except where sequences cannot be cut: there each length is a point of reuse of its own.
+        """
+        if not self._max_num_cached or sequence.namespace is None or sequence.length == 0:
+            self.free(sequence)
+            return
+        tokens = sequence.tokens()
+        if self._tree.has_cover(sequence, tokens, is_whole=not self.can_trim):
+            self.free(sequence)
+            return
+        if self.can_trim:
+            for leaf in sorted(self._tree.prefix_leaves(sequence, tokens), key=lambda leaf: leaf.order):
+                self.free(leaf)
+        self._tree.deactivate(sequence)
+        sequence.last_used_s = now
+        self._leaves[sequence.seq_id] = sequence
+        while len(self._leaves) > self._max_num_cached:
+            self.evict_one()
+
+    def free(self, sequence: SequenceKv) -> None:
+        """Forget a sequence, running or cached; its id and the cells that only it held are free."""
+        self.forget(sequence)
+        self._ops.append(TrimSequence(sequence.seq_id, 0))
+
+    def forget(self, sequence: SequenceKv) -> None:
+        """Like `free`, for a sequence that the engine has already emptied (a copy that failed)."""
+        self._leaves.pop(sequence.seq_id, None)
+        self._tree.close(sequence)
+        self._free_ids.append(sequence.seq_id)
+
+    def evict_one(self, *, must_free: bool = False) -> bool:
+        """Evict the cached leaf of least value; with `must_free`, only one that holds evictable cells.
+
+        What a request being admitted needs is safe: `start` has shared it, so it is no longer evictable, whatever becomes of the
+        leaf it came from.
+
+        Returns:
+            False when there is no such leaf. Each success leaves fewer leaves, so a loop over it ends.
+        """
+        leaf = choose_leaf(
+            leaf for leaf in self._leaves.values() if not must_free or self._tree.num_reclaimable(leaf) > 0
+        )
+        if leaf is None:
+            return False
+        self.free(leaf)
+        return True
+
+    def make_room(self, num_tokens: int) -> bool:
+        """Evict cached leaves until `num_tokens` cells are free. False, with nothing evicted, when that cannot suffice."""
+        if self.num_free + self.num_evictable < num_tokens:
+            return False
+        while self.num_free < num_tokens:
+            is_evicted = self.evict_one(must_free=True)
+            assert is_evicted, "evictable cells without a leaf that holds them"
+        return True
+
+    def num_reclaimable(self, sequence: SequenceKv) -> int:
+        """Cells that freeing a running sequence would make free or evictable."""
+        return self._tree.num_reclaimable(sequence)

@@ -1,0 +1,141 @@
+"""The samples of one call as its client sees it: TTFT, ITL, TPOT, jitter, E2E, the four parts and the outcome.
+
+Called once per delta on the event loop; no allocation per token beyond a few floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client import Gauge
+
+from ultrafast.core.tiers import ServiceTier
+from ultrafast.observe.metrics import LatencyPart, Metrics, Outcome
+
+MIN_JITTER_GAPS = 3
+"""A standard deviation of fewer gaps says nothing."""
+
+
+class CallSeries:
+    """The metrics of one tier with their labels bound: a lookup per call instead of one per token."""
+
+    __slots__ = ("e2e", "itl", "jitter", "outcomes", "output_tokens", "parts", "tpot", "ttft")
+
+    def __init__(self, metrics: Metrics, tier: ServiceTier) -> None:
+        self.ttft = metrics.ttft.labels(tier)
+        self.itl = metrics.itl.labels(tier)
+        self.tpot = metrics.tpot.labels(tier)
+        self.jitter = metrics.jitter.labels(tier)
+        self.e2e = metrics.e2e.labels(tier)
+        self.output_tokens = metrics.output_tokens.labels(tier)
+        self.parts = {part: metrics.latency_part.labels(tier, part) for part in LatencyPart}
+        self.outcomes = {outcome: metrics.requests.labels(tier, outcome) for outcome in Outcome}
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyParts:
+    """The time of a call in four parts, seconds; see `LatencyPart`."""
+
+    network_s: float
+    queue_s: float
+    compute_s: float
+    output_s: float
+
+    @classmethod
+    def divide(cls, total_s: float, *, network_s: float, queue_s: float, compute_s: float) -> LatencyParts:
+        """Divide `total_s` so that the parts sum to it.
+
+        Queue and compute stand as measured. Waiting for a slow reader overlaps the engine's work, so the network part is
+        what remains of it beside them; output is the rest.
+        """
+        queue_s = min(max(queue_s, 0.0), total_s)
+        compute_s = min(max(compute_s, 0.0), total_s - queue_s)
+        network_s = min(max(network_s, 0.0), total_s - queue_s - compute_s)
+        return cls(network_s, queue_s, compute_s, total_s - queue_s - compute_s - network_s)
+
+
+class _Gaps:
+    """Gaps between the deltas of one choice: count, mean and squared deviation (Welford's method), without a list."""
+
+    __slots__ = ("first_s", "last_s", "mean", "num_first", "num_gaps", "num_tokens", "squares")
+
+    def __init__(self, now: float, num_tokens: int) -> None:
+        self.first_s = self.last_s = now
+        self.num_first = self.num_tokens = num_tokens
+        self.num_gaps = 0
+        self.mean = self.squares = 0.0
+
+    def add(self, gap_s: float) -> None:
+        self.num_gaps += 1
+        offset = gap_s - self.mean
+        self.mean += offset / self.num_gaps
+        self.squares += offset * (gap_s - self.mean)
+
+
+class CallRecorder:
+    """Records one call. Made by `Recorder.begin_call`."""
+
+    __slots__ = ("_arrival_s", "_choices", "_in_flight", "_is_finished", "_series", "_tiers", "first_delta_s", "num_tokens")
+
+    def __init__(self, tiers: Mapping[ServiceTier, CallSeries], arrival_s: float, tier: ServiceTier, in_flight: Gauge) -> None:
+        self._tiers = tiers
+        self._series = tiers[tier]
+        self._arrival_s = arrival_s
+        self._in_flight = in_flight
+        self._choices: dict[int, _Gaps] = {}
+        self._is_finished = False
+        self.first_delta_s: float | None = None
+        self.num_tokens = 0
+
+    def serve_as(self, tier: ServiceTier) -> None:
+        """The tier that really serves is known: everything from here on counts for it."""
+        self._series = self._tiers[tier]
+
+    def on_delta(self, index: int, num_tokens: int, now: float) -> None:
+        """New output of choice `index` was handed to the client's connection; `num_tokens` tokens went into it."""
+        self.num_tokens += num_tokens
+        series = self._series
+        series.output_tokens.inc(num_tokens)
+        choice = self._choices.get(index)
+        if choice is None:
+            self._choices[index] = _Gaps(now, num_tokens)
+            if self.first_delta_s is None:
+                self.first_delta_s = now
+                series.ttft.observe(max(0.0, now - self._arrival_s))
+            return
+        gap_s = now - choice.last_s
+        choice.last_s = now
+        choice.num_tokens += num_tokens
+        choice.add(gap_s)
+        if num_tokens == 1:
+            series.itl.observe(gap_s)
+            return
+        for _ in range(num_tokens):
+            series.itl.observe(gap_s / num_tokens)
+
+    def finish(self, outcome: Outcome, now: float, parts: LatencyParts | None = None) -> None:
+        """Count the call out. `parts` only when it completed. A second call is a broken invariant."""
+        assert not self._is_finished, "a call ends once"
+        self._is_finished = True
+        self._in_flight.dec()
+        series = self._series
+        series.outcomes[outcome].inc()
+        if outcome is not Outcome.COMPLETED:
+            return
+        series.e2e.observe(max(0.0, now - self._arrival_s))
+        for choice in self._choices.values():
+            self._observe_choice(choice)
+        if parts is not None:
+            series.parts[LatencyPart.NETWORK].observe(parts.network_s)
+            series.parts[LatencyPart.QUEUE].observe(parts.queue_s)
+            series.parts[LatencyPart.COMPUTE].observe(parts.compute_s)
+            series.parts[LatencyPart.OUTPUT].observe(parts.output_s)
+
+    def _observe_choice(self, choice: _Gaps) -> None:
+        num_later = choice.num_tokens - choice.num_first
+        if num_later > 0:
+            self._series.tpot.observe((choice.last_s - choice.first_s) / num_later)
+        if choice.num_gaps >= MIN_JITTER_GAPS:
+            self._series.jitter.observe(math.sqrt(max(0.0, choice.squares) / choice.num_gaps))

@@ -1,0 +1,85 @@
+"""Logs: to stderr, as text for people or as JSON lines for machines. One line per request, none per token.
+
+A log line carries ids, numbers and names, never a prompt, an answer or a key. Fields come through `extra={"fields": {...}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+ROOT_LOGGER = "ultrafast"
+_QUIET_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
+
+
+def set_up_logging(level: str = "info", log_format: Literal["text", "json"] = "text", stream: TextIO | None = None) -> None:
+    """Send the product's logs, and warnings of its libraries, to stderr. Calling it again replaces the set-up.
+
+    Args:
+        level: debug, info, warning or error.
+        log_format: `text` or `json`.
+        stream: somewhere else than stderr, for tests.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
+    _attach(logging.getLogger(ROOT_LOGGER), handler, level.upper())
+    for name in _QUIET_LOGGERS:
+        _attach(logging.getLogger(name), handler, "WARNING")
+
+
+def _attach(logger: logging.Logger, handler: logging.Handler, level: str) -> None:
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+    logger.setLevel(level)
+    # uvicorn's loggers form a tree of their own; one handler at its root is enough.
+    logger.propagate = "." in logger.name
+    if not logger.propagate:
+        logger.addHandler(handler)
+
+
+def log_fields(logger: logging.Logger, level: int, message: str, fields: Mapping[str, Any]) -> None:
+    """Write one line with named values. Fields that are None are left out."""
+    if logger.isEnabledFor(level):
+        logger.log(level, message, extra={"fields": {name: value for name, value in fields.items() if value is not None}})
+
+
+class _TextFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00.123Z info ultrafast.api: message key=value ...`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: Mapping[str, Any] = getattr(record, "fields", {})
+        # Line breaks in a value would let it forge a log line.
+        text = " ".join(
+            [f"{_stamp(record)} {record.levelname.lower()} {record.name}: {record.getMessage()}"]
+            + [f"{name}={_plain(value)}" for name, value in fields.items()]
+        )
+        text = text.replace("\r", "\\r").replace("\n", "\\n")
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": _stamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=True, default=str)
+
+
+def _stamp(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _plain(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

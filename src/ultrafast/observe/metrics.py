@@ -1,0 +1,146 @@
+"""Every metric that the server exports: name, unit, help, labels and buckets, in this file only.
+
+Names are `ultrafast_<noun>_<unit>`, counters end in `_total`, times are seconds. Labels take their values from closed lists,
+never from ids or from what a client wrote. Samples are made in `recorder.py`; `docs/metrics.md` lists the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.process_collector import ProcessCollector
+
+from ultrafast.observe import buckets
+
+KV_BLOCK_TOKENS = 32
+"""KV is reported in blocks of so many tokens."""
+
+
+class Outcome(StrEnum):
+    """How a call ended: exactly one per call.
+
+    completed: the answer is whole. rejected: refused before the queue. expired: its time in the queue ran out.
+    aborted: the client went away or stopped reading. failed: our fault.
+    """
+
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+class LatencyPart(StrEnum):
+    """Where the time of a call went; the four sum to the time from the arrival to the last byte.
+
+    network: reading the request, and waiting for a slow reader. queue: waiting for a place in the engine.
+    compute: from the first step to the last token. output: everything else.
+    """
+
+    NETWORK = "network"
+    QUEUE = "queue"
+    COMPUTE = "compute"
+    OUTPUT = "output"
+
+
+class Metrics:
+    """The registry and its metrics. One per server; a test makes its own.
+
+    Args:
+        ttft_objectives_s: configured objectives for the time to first token; become bucket edges.
+        tpot_objectives_s: the same for the time per output token.
+    """
+
+    def __init__(self, ttft_objectives_s: Iterable[float] = (), tpot_objectives_s: Iterable[float] = ()) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        ttft_edges = buckets.with_objectives(buckets.TTFT_EDGES_S, ttft_objectives_s)
+        itl_edges = buckets.with_objectives(buckets.ITL_EDGES_S, tpot_objectives_s)
+        self._add_latencies(ttft_edges, itl_edges)
+        self._add_requests()
+        self._add_engine(itl_edges)
+
+    def _add_latencies(self, ttft_edges: tuple[float, ...], itl_edges: tuple[float, ...]) -> None:
+        self.ttft = self._histogram(
+            "ttft_seconds", "From the arrival of a call to its first generated delta.", ["tier"], ttft_edges
+        )
+        self.itl = self._histogram(
+            "itl_seconds", "Time between two output tokens of a choice; one sample per token.", ["tier"], itl_edges
+        )
+        self.tpot = self._histogram(
+            "tpot_seconds", "Mean time per output token after the first delta; one sample per choice.", ["tier"], itl_edges
+        )
+        self.jitter = self._histogram(
+            "jitter_seconds",
+            "Standard deviation of the gaps between the deltas of a choice (three gaps or more).",
+            ["tier"],
+            buckets.ITL_EDGES_S,
+        )
+        self.e2e = self._histogram(
+            "e2e_seconds", "From the arrival of a call to the last byte of its answer.", ["tier"], buckets.E2E_EDGES_S
+        )
+        self.latency_part = self._histogram(
+            "latency_part_seconds",
+            "The same time in parts that sum to it: network, queue, compute, output.",
+            ["tier", "part"],
+            buckets.PART_EDGES_S,
+        )
+        self.queue = self._histogram(
+            "queue_seconds", "From the arrival of a sequence to its first place in the engine.", ["tier"], ttft_edges
+        )
+        self.prefill = self._histogram(
+            "prefill_seconds", "From the first place in the engine to the first token of a sequence.", ["tier"], ttft_edges
+        )
+
+    def _add_requests(self) -> None:
+        self.requests = self._counter("requests", "Calls that ended, by how.", ["tier", "outcome"])
+        self.requests_in_flight = self._gauge("requests_in_flight", "Calls that were received and have not ended.")
+        self.requests_waiting = self._gauge("requests_waiting", "Sequences that wait for a place in the engine.")
+        self.requests_running = self._gauge("requests_running", "Sequences that have a place in the engine.")
+        self.aborts = self._counter("aborts", "Sequences that the engine ended because their client left.", ["tier"])
+        self.preemptions = self._counter("preemptions", "Sequences that lost their place for want of KV.", ["tier"])
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished sequences.", ["tier"])
+        self.output_tokens = self._counter("output_tokens", "Output tokens that were delivered.", ["tier"])
+        self.http_responses = self._counter(
+            "http_responses", "HTTP answers by route and class; `aborted`: the client left first.", ["route", "status_class"]
+        )
+
+    def _add_engine(self, step_edges: tuple[float, ...]) -> None:
+        self.step = self._histogram("step_seconds", "Duration of an engine step.", ["kind"], step_edges)
+        self.schedule = self._histogram("schedule_seconds", "Time to decide one step.", [], buckets.SCHEDULE_EDGES_S)
+        self.step_tokens = self._histogram("step_tokens", "Tokens in a step.", ["kind"], buckets.STEP_TOKEN_EDGES)
+        self.computed_tokens = self._counter(
+            "computed_tokens", "Tokens that went through a forward pass, recomputation included.", []
+        )
+        self.kv_blocks = self._gauge("kv_blocks", f"KV blocks of {KV_BLOCK_TOKENS} tokens, by state.", ["level", "state"])
+        self.kv_capacity = self._gauge("kv_capacity_blocks", f"All KV blocks of {KV_BLOCK_TOKENS} tokens.", ["level"])
+        self.prefix_queries = self._counter(
+            "prefix_cache_queried_tokens", "Prompt tokens that were looked up in the prefix cache.", []
+        )
+        self.prefix_hits = self._counter(
+            "prefix_cache_hit_tokens", "Prompt tokens that were found there and not computed again.", []
+        )
+        self.restarts = self._counter("engine_restarts", "How often the engine process was replaced after a crash.", [])
+        self.last_step_age = self._gauge("last_step_age_seconds", "Time since the last finished step while work is pending.")
+        self.build = Info("ultrafast_build", "Versions and model of this server.", registry=self.registry)
+
+    def watch_last_step_age(self, read: Callable[[], float]) -> None:
+        """Ask `read` for the age of the last step, seconds, whenever the metrics are read."""
+        self.last_step_age.set_function(read)
+
+    def render(self) -> bytes:
+        """Return everything in Prometheus' text format. Takes some milliseconds; may run on any thread."""
+        return prometheus_client.generate_latest(self.registry)
+
+    def _histogram(self, noun: str, text: str, labels: list[str], edges: Iterable[float]) -> Histogram:
+        return Histogram(f"ultrafast_{noun}", text, labels, buckets=tuple(edges), registry=self.registry)
+
+    def _counter(self, noun: str, text: str, labels: list[str]) -> Counter:
+        return Counter(f"ultrafast_{noun}_total", text, labels, registry=self.registry)
+
+    def _gauge(self, noun: str, text: str, labels: Iterable[str] = ()) -> Gauge:
+        return Gauge(f"ultrafast_{noun}", text, list(labels), registry=self.registry)

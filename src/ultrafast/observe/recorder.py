@@ -1,0 +1,103 @@
+"""Turns engine events into samples. Called on the API process's event loop, once per step; never on the engine thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ultrafast.core.events import RequestFinished, RequestPreempted, StepFinished
+from ultrafast.core.request import FinishReason
+from ultrafast.core.tiers import ServiceTier
+from ultrafast.observe.call import CallRecorder, CallSeries
+from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
+
+
+class StepEvents(Protocol):
+    """What the recorder reads of a step report."""
+
+    @property
+    def preempted(self) -> Iterable[RequestPreempted]: ...
+    @property
+    def finished(self) -> Iterable[RequestFinished]: ...
+    @property
+    def stats(self) -> StepFinished | None: ...
+
+
+class Recorder:
+    """The only writer of the metrics. Label children are looked up once, here."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self._calls = {tier: CallSeries(metrics, tier) for tier in ServiceTier}
+        self._queue = {tier: metrics.queue.labels(tier) for tier in ServiceTier}
+        self._prefill = {tier: metrics.prefill.labels(tier) for tier in ServiceTier}
+        self._prompt_tokens = {tier: metrics.prompt_tokens.labels(tier) for tier in ServiceTier}
+        self._aborts = {tier: metrics.aborts.labels(tier) for tier in ServiceTier}
+        self._preemptions = {tier: metrics.preemptions.labels(tier) for tier in ServiceTier}
+        self._step = {kind: metrics.step.labels(kind) for kind in ("prefill", "decode", "mixed")}
+        self._prefill_step_tokens = metrics.step_tokens.labels("prefill")
+        self._decode_step_tokens = metrics.step_tokens.labels("decode")
+        self._kv_blocks = {state: metrics.kv_blocks.labels("device", state) for state in ("free", "running", "cached")}
+        self._kv_capacity = metrics.kv_capacity.labels("device")
+
+    def begin_call(self, arrival_s: float, tier: ServiceTier) -> CallRecorder:
+        """Count a call in; whoever gets the recorder must call `finish` on it exactly once."""
+        self.metrics.requests_in_flight.inc()
+        return CallRecorder(self._calls, arrival_s, tier, self.metrics.requests_in_flight)
+
+    def on_response(self, route: str, status_class: str) -> None:
+        """Count an HTTP answer. `route` is a route's template or "unmatched", never a path that a client wrote."""
+        self.metrics.http_responses.labels(route, status_class).inc()
+
+    def on_report(self, report: StepEvents) -> None:
+        """Take over what came of one step."""
+        for preempted in report.preempted:
+            self._preemptions[preempted.tier].inc()
+        for finished in report.finished:
+            self._on_finished(finished)
+        if report.stats is not None:
+            self._on_step(report.stats)
+
+    def on_restart(self) -> None:
+        """Count a replacement of the engine process."""
+        self.metrics.restarts.inc()
+
+    def _on_finished(self, event: RequestFinished) -> None:
+        self._prompt_tokens[event.tier].inc(event.num_prompt_tokens)
+        if event.reason is FinishReason.ABORT:
+            self._aborts[event.tier].inc()
+        if event.scheduled_s is None:
+            return
+        self._queue[event.tier].observe(max(0.0, event.scheduled_s - event.arrival_s))
+        self.metrics.prefix_queries.inc(event.num_prompt_tokens)
+        self.metrics.prefix_hits.inc(event.num_cached_tokens)
+        if event.first_token_s is not None:
+            self._prefill[event.tier].observe(max(0.0, event.first_token_s - event.scheduled_s))
+
+    def _on_step(self, stats: StepFinished) -> None:
+        self._step[_step_kind(stats)].observe(stats.duration_s)
+        self.metrics.schedule.observe(stats.schedule_s)
+        self.metrics.computed_tokens.inc(stats.num_tokens)
+        if stats.num_prefill_tokens:
+            self._prefill_step_tokens.observe(stats.num_prefill_tokens)
+        if stats.num_decode_sequences:
+            self._decode_step_tokens.observe(stats.num_tokens - stats.num_prefill_tokens)
+        self.metrics.requests_running.set(stats.num_running)
+        self.metrics.requests_waiting.set(stats.num_waiting)
+        self._set_kv(stats.num_kv_tokens_running, stats.num_kv_tokens_cached, stats.num_kv_tokens_free)
+
+    def _set_kv(self, num_running_tokens: int, num_cached_tokens: int, num_free_tokens: int) -> None:
+        # Whole blocks that are used, rounded up; free is the rest, so that the three always sum to the capacity.
+        capacity = (num_running_tokens + num_cached_tokens + num_free_tokens) // KV_BLOCK_TOKENS
+        running = min(capacity, -(-num_running_tokens // KV_BLOCK_TOKENS))
+        cached = min(capacity - running, -(-num_cached_tokens // KV_BLOCK_TOKENS))
+        self._kv_blocks["running"].set(running)
+        self._kv_blocks["cached"].set(cached)
+        self._kv_blocks["free"].set(capacity - running - cached)
+        self._kv_capacity.set(capacity)
+
+
+def _step_kind(stats: StepFinished) -> str:
+    if not stats.num_prefill_tokens:
+        return "decode"
+    return "mixed" if stats.num_decode_sequences else "prefill"

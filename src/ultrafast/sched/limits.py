@@ -1,0 +1,51 @@
+"""The limits that a scheduler works within; facts of the engine and settings, fixed for its lifetime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ultrafast.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """See `engine.options.EngineOptions` for the settings behind these.
+
+    Attributes:
+        kv_capacity_tokens: cells in the KV pool.
+        max_request_tokens: prompt + output of one request.
+        max_step_tokens: tokens in one step; no plan ever exceeds it. At least `max_num_running`, so that every running
+            request can decode in every step.
+        step_target_s: how long a step should take while somebody decodes, seconds.
+        max_num_running: requests that hold a sequence.
+        max_num_cached: finished sequences kept for reuse.
+        can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
+        enable_prefix_cache: reuse KV between requests.
+        block_size: tokens per block, a unit of reporting.
+        reserve_tokens: output tokens for which a request must find room before it starts; a smaller promise admits more
+            requests and preempts more of them.
+    """
+
+    kv_capacity_tokens: int
+    max_request_tokens: int
+    max_step_tokens: int
+    step_target_s: float
+    max_num_running: int = 32
+    max_num_cached: int = 64
+    can_trim: bool = True
+    enable_prefix_cache: bool = True
+    block_size: int = 32
+    reserve_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("kv_capacity_tokens", "max_request_tokens", "max_step_tokens", "max_num_running", "block_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", param=name)
+        if self.step_target_s <= 0:
+            raise ConfigError(f"step_target_s is {self.step_target_s}; it must be positive", param="step_target_s")
+        if self.max_step_tokens < self.max_num_running:
+            raise ConfigError(
+                f"max_step_tokens ({self.max_step_tokens}) is less than max_num_running ({self.max_num_running})",
+                param="max_step_tokens",
+                hint="Every running request needs one token of each step: raise max_step_tokens or lower max_num_running.",
+            )

@@ -1,0 +1,111 @@
+"""One request from `add` to its terminal event: the scheduler's own, mutable record of it.
+
+    tokens   [ prompt ............ | output so far ...... ]
+             [0 .. num_computed)   [num_computed ......... )
+              KV exists             still to be computed: 1 token left = decode, more = prefill
+"""
+
+from __future__ import annotations
+
+from ultrafast.core.events import RequestFinished
+from ultrafast.core.request import FinishReason, Request, RequestState
+from ultrafast.kv.segment import SequenceKv
+
+
+class LiveRequest:
+    """Mutable state of a request; owned by the scheduler, never seen outside `sched`.
+
+    Attributes:
+        order: grows with every request added; breaks ties of arrival.
+        tokens: prompt and output so far.
+        num_computed: leading tokens whose KV exists in `sequence`.
+        sequence: its KV while it runs, else None.
+        can_reuse: False after a prefix copy that the engine could not prove: it is computed in full from then on.
+        can_lead: others may wait for the prefix it computes. False after a fault, so that nobody follows a sick request.
+        followers_rank: urgency of the most urgent request that waits for its prefix, which it inherits; None = nobody does.
+        blocked_need: cells that it lacked when it was last refused a start, with the ledger's state then; see `admission`.
+        num_cached_first: prompt tokens skipped at its first scheduling; None before.
+        total_computed: tokens of all its forward passes, recomputation included.
+    """
+
+    __slots__ = (
+        "blocked_need",
+        "can_lead",
+        "can_reuse",
+        "first_token_s",
+        "followers_rank",
+        "last_step",
+        "num_cached_first",
+        "num_computed",
+        "num_preemptions",
+        "order",
+        "request",
+        "scheduled_s",
+        "sequence",
+        "state",
+        "tokens",
+        "total_computed",
+    )
+
+    def __init__(self, request: Request, order: int) -> None:
+        self.request = request
+        self.order = order
+        self.state = RequestState.WAITING
+        self.tokens = [*request.prompt_tokens, *request.output_tokens]
+        self.num_computed = 0
+        self.sequence: SequenceKv | None = None
+        self.can_reuse = request.use_cache
+        self.can_lead = request.use_cache
+        self.followers_rank: int | None = None
+        self.blocked_need: tuple[int, int] | None = None
+        self.scheduled_s: float | None = None
+        self.first_token_s: float | None = None
+        self.num_cached_first: int | None = None
+        self.total_computed = 0
+        self.num_preemptions = 0
+        self.last_step = -1
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def rank(self) -> int:
+        """Urgency of its tier; 0 is the most urgent."""
+        return self.request.tier.rank
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - self.request.num_prompt_tokens
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens to compute before the next draw; at least 1."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.num_remaining == 1
+
+    @property
+    def namespace(self) -> str | None:
+        """Whose KV it may share; None = nobody's."""
+        return self.request.cache_salt if self.request.use_cache else None
+
+    def finished_event(self, reason: FinishReason, now: float, error: str | None) -> RequestFinished:
+        """Make the terminal event."""
+        return RequestFinished(
+            request_id=self.request_id,
+            reason=reason,
+            tier=self.request.tier,
+            num_prompt_tokens=self.request.num_prompt_tokens,
+            num_cached_tokens=self.num_cached_first or 0,
+            num_computed_tokens=self.total_computed,
+            num_output_tokens=self.num_output,
+            arrival_s=self.request.arrival_s,
+            scheduled_s=self.scheduled_s,
+            first_token_s=self.first_token_s,
+            finished_s=now,
+            num_preemptions=self.num_preemptions,
+            error=error,
+        )

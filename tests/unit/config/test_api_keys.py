@@ -1,0 +1,32 @@
+"""API keys: never an open server by accident, never a key in a message."""
+
+import pytest
+
+from ultrafast.config.api_keys import read_api_keys
+from ultrafast.core.errors import ConfigError
+
+
+def test_file_and_variable_are_joined(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# team a\nfirst-key-1\n\n  second-key-2  \nfirst-key-1\n")
+    assert read_api_keys(str(file), {"ULTRAFAST_API_KEY": "third-key-3"}) == ("first-key-1", "second-key-2", "third-key-3")
+
+
+def test_no_source_means_no_keys():
+    assert read_api_keys(None, {"ULTRAFAST_API_KEY": " "}) == ()
+
+
+@pytest.mark.parametrize("content", ["", "# only a comment\n", "short\n", "with space inside\n"])
+def test_a_file_that_would_open_the_server_is_refused(tmp_path, content):
+    file = tmp_path / "keys"
+    file.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        read_api_keys(str(file), {})
+    assert caught.value.hint
+    assert "short" not in caught.value.message.replace("shorter", "")
+    assert "inside" not in caught.value.message
+
+
+def test_an_unreadable_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="Is a directory"):
+        read_api_keys(str(tmp_path), {})

@@ -1,0 +1,153 @@
+"""Settings: precedence, provenance, and errors that name the place and the nearest key."""
+
+from pathlib import Path
+
+import pytest
+
+from ultrafast.config.checks import num_usable_cores
+from ultrafast.config.keys import ENV_KEYS, SETTING_KEYS
+from ultrafast.config.load import Given, load_settings
+from ultrafast.config.settings import Settings
+from ultrafast.core.errors import ConfigError
+
+
+@pytest.fixture
+def write_toml(tmp_path: Path):
+    def write(text: str) -> Path:
+        path = tmp_path / "ultrafast.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_defaults_need_no_source():
+    loaded = load_settings({})
+    assert loaded.settings == Settings()
+    assert set(loaded.origins.values()) == {"default"}
+
+
+def test_each_source_wins_over_the_next(write_toml):
+    path = write_toml("[server]\nport = 1\nhost = '0.0.0.0'\nmax_body_bytes = 5000\n")
+    environ = {"ULTRAFAST_SERVER__PORT": "2", "ULTRAFAST_SERVER__HOST": "::1"}
+    loaded = load_settings(environ, path, {"server.port": Given("3", "--port")})
+    assert (loaded.settings.server.port, loaded.settings.server.host, loaded.settings.server.max_body_bytes) == (3, "::1", 5000)
+    assert loaded.origins["server.port"] == "--port"
+    assert loaded.origins["server.host"] == "environment ULTRAFAST_SERVER__HOST"
+    assert loaded.origins["server.max_body_bytes"] == f"{path} line 4"
+    assert not loaded.is_given("server.read_timeout_s")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "guess"),
+    [
+        ("[server]\n# a comment\nprot = 9\n", 3, "server.prot", "server.port"),
+        ("[sever]\nport = 9\n", 2, "sever.port", "server.port"),
+        ("port = 9\n", 1, "port", "server.port"),
+        ("server.hots = 'x'\n", 1, "server.hots", "server.host"),
+        ("server = { port = 1, prot = 2 }\n", 1, "server.prot", "server.port"),
+        ("[tiers.ultrafast]\nttft = 100\n", 2, "tiers.ultrafast.ttft", "tiers.ultrafast.ttft_ms"),
+        ("[engine]\nthreads = 1\n", 2, "engine.threads", "engine.num_threads"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_line_and_nearest_key(write_toml, text, line, key, guess):
+    path = write_toml(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings({}, path)
+    assert caught.value.message == f"{path} line {line}: unknown setting {key}."
+    assert caught.value.hint == f"Did you mean {guess}?"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        ("[server]\nport = '8080'\n", 2, "valid integer"),
+        ("[server]\nport = 70000\n", 2, "65535"),
+        ("[engine]\nflash_attention = 1\n", 2, "valid boolean"),
+        ("[engine]\n\nkv_type_k = 'f15'\n", 3, "one of f32, f16"),
+        ("[sampling]\ntop_p = 0.0\n", 2, "more than 0"),
+        ("[server]\nkeepalive_interval_s = inf\n", 2, "finite"),
+        ("[model]\npath_or_name = ''\n", 2, "at least 1 character"),
+        ("server = 3\n", 1, "unknown setting server"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_line(write_toml, text, line, part):
+    path = write_toml(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings({}, path)
+    assert f"{path} line {line}: " in caught.value.message
+    assert part in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_broken_toml_names_the_line(write_toml):
+    with pytest.raises(ConfigError, match="line 2") as caught:
+        load_settings({}, write_toml("[server]\nhost = localhost\n"))
+    assert "quotes" in (caught.value.hint or "")
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        load_settings({}, tmp_path / "none.toml")
+
+
+def test_an_unknown_variable_is_refused_and_its_value_not_shown():
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"ULTRAFAST_API_KEYS": "secret-secret"})
+    assert caught.value.message == "Unknown environment variable ULTRAFAST_API_KEYS."
+    assert caught.value.hint == "Did you mean ULTRAFAST_API_KEY?"
+
+
+def test_known_other_variables_and_foreign_ones_are_let_alone():
+    load_settings({"ULTRAFAST_CACHE_DIR": "/x", "ULTRAFAST_LIBLLAMA": "/y", "ULTRAFAST_TEST_MODEL": "/z", "PATH": "/bin"})
+
+
+def test_an_empty_variable_counts_as_not_set():
+    assert load_settings({"ULTRAFAST_MODEL__SERVED_NAME": ""}).settings.model.served_name is None
+
+
+def test_a_wrong_variable_names_itself():
+    with pytest.raises(ConfigError, match=r"environment ULTRAFAST_ENGINE__SWA_FULL: engine\.swa_full = 'maybe'"):
+        load_settings({"ULTRAFAST_ENGINE__SWA_FULL": "maybe"})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"engine.kv_type_v": "q8_0", "engine.flash_attention": "false"},
+        {"engine.max_request_tokens": "4096", "engine.kv_capacity_tokens": "2048"},
+        {"engine.max_step_tokens": "4096", "engine.kv_capacity_tokens": "2048"},
+        {"engine.max_num_running": "200", "engine.max_num_cached": "57"},
+        {"sampling.max_tokens": "100", "engine.max_request_tokens": "50"},
+    ],
+)
+def test_contradictions_are_errors_that_name_both_sides(values):
+    flags = {dotted: Given(value, f"--set {dotted}") for dotted, value in values.items()}
+    with pytest.raises(ConfigError, match="contradict") as caught:
+        load_settings({}, None, flags)
+    for dotted in values:
+        assert f"--set {dotted}" in caught.value.message
+
+
+def test_more_threads_than_cores_are_refused():
+    flags = {"engine.num_threads": Given(str(num_usable_cores() + 1), "--threads")}
+    with pytest.raises(ConfigError, match=r"--threads: engine\.num_threads"):
+        load_settings({}, None, flags)
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().server.port = 1  # type: ignore[misc]
+
+
+def test_every_setting_can_come_from_file_and_environment(write_toml):
+    """Whatever the models grow, each default written down again is accepted from both sources."""
+    given = {key.dotted: key for key in SETTING_KEYS.values() if key.default is not None}
+    lines = [f"{dotted} = {_toml(key.default)}" for dotted, key in given.items()]
+    environ = {key.env_name: str(key.default) for key in given.values()}
+    assert load_settings({}, write_toml("\n".join(lines))).settings == Settings()
+    assert load_settings(environ).settings == Settings()
+    assert len(ENV_KEYS) == len(SETTING_KEYS)
+
+
+def _toml(value):
+    return f"'{value}'" if isinstance(value, str) else str(value).lower()
