@@ -31,8 +31,8 @@ class ErrorDetail(msgspec.Struct, omit_defaults=True):
     message: str
     type: str
     # OpenAI sends both always; `UNSET` is what omit_defaults leaves out.
-    param: str | None | msgspec.UnsetType = msgspec.UNSET
-    code: str | None | msgspec.UnsetType = msgspec.UNSET
+    param: str | msgspec.UnsetType | None = msgspec.UNSET
+    code: str | msgspec.UnsetType | None = msgspec.UNSET
     hint: str | None = None
     request_id: str | None = None
     estimated_recovery_ms: int | None = None

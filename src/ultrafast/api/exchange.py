@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Any
 
@@ -77,6 +77,7 @@ class Exchange:
         self.route = "unmatched"
         self.status = 0
         self.error_code: str | None = None
+        self.key_name: str | None = None
         self.log_values: dict[str, Any] = {}
         self.is_body_complete = False
         self.body_read_s = 0.0
@@ -139,8 +140,16 @@ class Exchange:
         await self._timed({"type": "http.response.body", "body": data, "more_body": False})
         self.is_complete = True
 
-    async def respond(self, status: int, headers: Headers, body: bytes, content_type: bytes = b"application/json") -> None:
-        """Send a whole answer.
+    async def respond(
+        self,
+        status: int,
+        headers: Headers,
+        body: bytes,
+        *,
+        content_type: bytes = b"application/json",
+        linger: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Send a whole answer. `linger` runs after the last byte and before the end of the response.
 
         Raises:
             ClientGoneError: the client took nothing for `write_stall_timeout_s`; the connection is closed.
@@ -152,10 +161,25 @@ class Exchange:
         ]
         try:
             await self._within_stall(self.start(status, headers))
-            for start in range(0, len(body) - _MAX_WRITE_BYTES, _MAX_WRITE_BYTES):
-                await self._within_stall(self.write(body[start : start + _MAX_WRITE_BYTES]))
-            rest = max(0, -(-len(body) // _MAX_WRITE_BYTES) - 1) * _MAX_WRITE_BYTES
-            await self._within_stall(self.finish(body[rest:]))
+            pieces = [body[i : i + _MAX_WRITE_BYTES] for i in range(0, len(body), _MAX_WRITE_BYTES)] or [b""]
+            for piece in pieces[:-1]:
+                await self._within_stall(self.write(piece))
+            if linger is not None:
+                await self._within_stall(self.write(pieces.pop()))
+                await linger()
+            await self._within_stall(self.finish(pieces[-1] if linger is None else b""))
+        except TimeoutError:
+            await self.abort_connection()
+            raise ClientGoneError(Interruption.STALLED) from None
+
+    async def finish_within_stall(self, data: bytes) -> None:
+        """Send the last piece of the body, for which the client has `write_stall_timeout_s`.
+
+        Raises:
+            ClientGoneError: it did not take it; the connection is closed.
+        """
+        try:
+            await self._within_stall(self.finish(data))
         except TimeoutError:
             await self.abort_connection()
             raise ClientGoneError(Interruption.STALLED) from None

@@ -28,6 +28,15 @@ class Lifecycle:
     def num_active(self) -> int:
         return len(self._active)
 
+    def check(self) -> None:
+        """Refuse a new call early, before its body is read.
+
+        Raises:
+            UnavailableError: the server is shutting down.
+        """
+        if self.is_draining:
+            raise UnavailableError("The server is shutting down and takes no new requests.", code="shutting_down")
+
     @contextmanager
     def call(self, exchange: Exchange) -> Iterator[None]:
         """Hold a place for one call.
@@ -35,8 +44,7 @@ class Lifecycle:
         Raises:
             UnavailableError: the server is shutting down.
         """
-        if self.is_draining:
-            raise UnavailableError("The server is shutting down and takes no new requests.", code="shutting_down")
+        self.check()
         self._active.add(exchange)
         self._idle.clear()
         try:

@@ -22,7 +22,7 @@ _HELP = '/reset forgets the conversation, /exit leaves; """ starts and ends a me
 
 
 @click.command()
-@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The running server.")
+@click.option("--url", envvar="ULTRAFAST_URL", default="http://127.0.0.1:8080", show_default=True, help="The running server.")
 @click.option("--model", metavar="NAME", help="Model to ask; the server's first one by default.")
 @click.option("--tier", metavar="TIER", help="Service tier: ultrafast, priority, default or flex.")
 @click.option("--system", metavar="TEXT", help="System message.")
@@ -144,4 +144,4 @@ def _first_model(client: ServerClient) -> str:
 
 def _read_key(path: Path | None) -> str | None:
     keys = read_api_keys(str(path) if path else None, os.environ)
-    return keys[0] if keys else None
+    return keys[0][1] if keys else None

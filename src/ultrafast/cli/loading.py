@@ -1,10 +1,15 @@
-"""Progress of loading on stderr: one line that is rewritten on a terminal, else one line per stage."""
+"""Progress of loading on stderr: one line that is rewritten on a terminal, else one log line per stage."""
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import click
+
+from ultrafast.observe.logs import log_fields
+
+_log = logging.getLogger("ultrafast.server")
 
 
 class LoadingDisplay:
@@ -18,11 +23,11 @@ class LoadingDisplay:
         if self._is_terminal:
             click.echo(f"\r\033[K{stage} {fraction:4.0%}", err=True, nl=False)
         elif stage != self._stage:
-            click.echo(stage, err=True)
+            log_fields(_log, logging.INFO, "loading", {"stage": stage})
         self._stage = stage
 
     def close(self) -> None:
-        """Remove the line."""
+        """Remove the line, so that what follows starts on an empty one."""
         if self._is_terminal and self._stage is not None:
             click.echo("\r\033[K", err=True, nl=False)
             self._stage = None

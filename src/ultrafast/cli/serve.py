@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from ultrafast.cli.errors import EXIT_OK
-from ultrafast.cli.listen import listen, url_of, warn_if_open
+from ultrafast.api.server import run
+from ultrafast.cli.listen import url_of, warn_if_open
 from ultrafast.cli.loading import LoadingDisplay
 from ultrafast.cli.options import load_from_options, settings_options
 from ultrafast.config.api_keys import read_api_keys
@@ -19,7 +19,7 @@ from ultrafast.core.errors import ConfigError
 from ultrafast.engine.options import EngineFacts
 from ultrafast.models.resolve import resolve_model
 from ultrafast.observe.logs import set_up_logging
-from ultrafast.wiring import Inputs, run_server
+from ultrafast.wiring import Callbacks, Inputs, build
 
 
 @click.command()
@@ -34,21 +34,36 @@ def serve(is_json: bool, **options: Any) -> int:
         chat_template=_read_template(settings),
         model=resolve_model(settings.model.path_or_name),
     )
-    with listen(settings.server.host, settings.server.port) as sock:
-        warn_if_open(sock, bool(inputs.api_keys))
-        set_up_logging(settings.logging.level, settings.logging.format)
-        url = url_of(sock)
-        display = LoadingDisplay()
+    set_up_logging(settings.logging.level, settings.logging.format)
+    return _run(inputs, is_json)
 
-        def on_ready(facts: EngineFacts) -> None:
-            display.close()
-            click.echo(ready_line(url, inputs.model_id, facts, is_json))
 
-        try:
-            run_server(inputs, sock, on_loading=display, on_ready=on_ready)
-        finally:
+def _run(inputs: Inputs, is_json: bool) -> int:
+    display = LoadingDisplay()
+    server = inputs.settings.server
+    urls: list[str] = []
+    facts: list[EngineFacts] = []
+
+    def announce() -> None:
+        # The engine may be ready before or after the port is open: whichever comes second says so.
+        if urls and facts:
             display.close()
-    return EXIT_OK
+            click.echo(ready_line(urls[0], inputs.model_id, facts[0], is_json))
+
+    def on_listening(host: str, port: int) -> None:
+        warn_if_open(host, bool(inputs.api_keys))
+        urls.append(url_of(host, port))
+        announce()
+
+    def on_ready(reported: EngineFacts) -> None:
+        facts.append(reported)
+        announce()
+
+    app = build(inputs, Callbacks(display, on_ready))
+    try:
+        return run(app, server.host, server.port, on_listening=on_listening)
+    finally:
+        display.close()
 
 
 def ready_line(url: str, model_id: str, facts: EngineFacts, is_json: bool) -> str:
@@ -69,7 +84,7 @@ def ready_line(url: str, model_id: str, facts: EngineFacts, is_json: bool) -> st
     attention = "on" if facts.has_flash_attention else "off"
     return (
         f"ready {url}  model {model_id}  flash-attention {attention}  "
-        f"kv {kv_types} {facts.kv_capacity_tokens} tokens  {facts.num_threads} threads"
+        f"kv {kv_types} {facts.kv_capacity_tokens} tokens  {facts.num_threads} thread{'' if facts.num_threads == 1 else 's'}"
     )
 
 
@@ -82,5 +97,7 @@ def _read_template(settings: Settings) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(
-            f"Cannot read the chat template {path}: {reason}.", param="model.chat_template_file", hint="Check the path and its permissions."
+            f"Cannot read the chat template {path}: {reason}.",
+            param="model.chat_template_file",
+            hint="Check the path and its permissions.",
         ) from error

@@ -1,8 +1,7 @@
-"""Settings that are fine alone and wrong together, and settings that this machine cannot give."""
+"""Settings that are fine alone and wrong together."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from ultrafast.config.settings import Settings
@@ -28,25 +27,10 @@ def check_consistency(settings: Settings, origins: Mapping[str, str]) -> None:
     )
     max_tokens = settings.sampling.max_tokens or 0
     _check_not_above("sampling.max_tokens", max_tokens, "engine.max_request_tokens", engine.max_request_tokens, origins)
-    if engine.max_num_running + engine.max_num_cached > MAX_SEQUENCES:
-        what = f"max_num_running + max_num_cached = {engine.max_num_running + engine.max_num_cached}, libllama has {MAX_SEQUENCES} sequences"
+    num_sequences = engine.max_num_running + engine.max_num_cached
+    if num_sequences > MAX_SEQUENCES:
+        what = f"max_num_running + max_num_cached = {num_sequences}, and libllama has {MAX_SEQUENCES} sequences"
         raise _conflict("engine.max_num_running", "engine.max_num_cached", what, origins)
-    _check_threads(engine.num_threads, origins)
-
-
-def num_usable_cores() -> int:
-    """Cores that this process may run on (affinity, not the machine's total)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _check_threads(num_threads: int, origins: Mapping[str, str]) -> None:
-    if num_threads > num_usable_cores():
-        raise ConfigError(
-            f"{origins['engine.num_threads']}: engine.num_threads = {num_threads}, but this process may use "
-            f"{num_usable_cores()} cores; more threads than cores make every token slower.",
-            param="engine.num_threads",
-            hint="Leave it out (or 0): one thread per usable core.",
-        )
 
 
 def _check_not_above(small: str, small_value: int, large: str, large_value: int, origins: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ NON_SETTING_ENV = {
     "ULTRAFAST_API_KEY": "An API key, in addition to those in `server.api_key_file`.",
     "ULTRAFAST_CACHE_DIR": "Folder for downloaded models instead of the user's cache folder.",
     "ULTRAFAST_LIBLLAMA": "Another libllama of the same build.",
+    "ULTRAFAST_URL": "The server that `ultrafast chat` talks to.",
 }
 """Environment variables with our prefix that are no settings, and what they do."""
 TEST_ENV_PREFIX = "ULTRAFAST_TEST_"

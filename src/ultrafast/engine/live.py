@@ -1,5 +1,7 @@
 """One live request on the client's side: what it was, what it has delivered, and what it has been through.
 
+Whose tokens are whose:
+
     request.output_tokens  |  delivered by earlier children  |  delivered by this child
     <------------------------------ output_tokens ----------------------------------->
                                                               ^ num_tokens_at_send

@@ -25,9 +25,10 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 
 class Configure(msgspec.Struct, tag="configure", frozen=True):
-    """First message to a new child."""
+    """First message to a new child. `is_replacement`: requests wait for it, so it skips the warm-up."""
 
     options: EngineOptions
+    is_replacement: bool = False
 
 
 class Submit(msgspec.Struct, tag="submit", frozen=True):

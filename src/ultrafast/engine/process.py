@@ -10,6 +10,7 @@ import asyncio
 import socket
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import cast
 
 from ultrafast.engine.codec import FrameError, client_side_reader, encode_frame
@@ -43,7 +44,7 @@ class ChildConnection(asyncio.Protocol):
             if self._on_message is not None:
                 self._on_message(message)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         self.lost.set()
 
     @property
@@ -108,10 +109,9 @@ class ChildProcess:
             the exit code; -N when signal N ended it.
         """
         try:
-            async with asyncio.timeout(grace_s):
-                await self._process.wait()
-        except TimeoutError:
-            self.kill()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._process.wait()
         finally:
             code = await self._reap()
         return code

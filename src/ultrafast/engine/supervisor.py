@@ -18,8 +18,8 @@ from ultrafast.engine.messages import (
     Configure,
     FromEngine,
     Heartbeat,
-    Loading,
     LoadFailed,
+    Loading,
     Ready,
     Shutdown,
     StepReport,
@@ -97,17 +97,17 @@ class Supervisor:
 
     async def run(self) -> None:
         """Until `stop`, or until no child can be brought to work."""
-        while not self._is_stopping:
+        while True:
             reason = await self._run_child()
             if self._is_stopping:
-                break
+                self.state = EngineState.STOPPED
+                return
             if (error := self._give_up(reason)) is not None:
                 self.state = EngineState.FAILED
                 self._user.on_failed(error)
                 return
             self._user.on_lost(reason)
             await asyncio.sleep(self._next_backoff_s())
-        self.state = EngineState.STOPPED
 
     async def _run_child(self) -> str:
         """One life of a child; returns why it ended."""
@@ -121,7 +121,7 @@ class Supervisor:
         self._child = child
         hang: str | None = None
         try:
-            child.connection.send(Configure(self._options))
+            child.connection.send(Configure(self._options, is_replacement=self.state is EngineState.RESTARTING))
             if self._is_stopping:
                 child.connection.send(Shutdown())
             hang = await self._watch(child)

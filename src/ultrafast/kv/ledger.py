@@ -1,10 +1,10 @@
-"""The ledger of the KV pool: sequence ids, running sequences, cached leaves, free cells, and the operations that keep the
-engine in step with it.
+"""The ledger of the KV pool: sequence ids, running sequences, cached leaves, free cells.
 
     capacity |#### running ####|==== cached leaves only (evictable) ====|........ free ........|
 
-Every decision here is written down as a `KvOp`; `take_ops` hands them out in order, exactly once. The engine must apply them
-before the work that was planned with them. A sequence id is reused only after the operation that empties it.
+Every change here is written down as a `KvOp` for the engine to follow; `take_ops` hands them out in order, exactly once.
+The engine must apply them before the work that was planned with them. A sequence id is reused only after the operation that
+empties it.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ class KvLedger:
         can_trim: sequences can be cut at any token. False (recurrent and hybrid models): a sequence is reused as a whole or
             not at all.
         has_cache: False = nothing is ever matched or kept.
+
+    Attributes:
+        version: changes whenever cells may have become available or a new prefix was kept.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class KvLedger:
         self._leaves: dict[int, SequenceKv] = {}
         self._num_opened = 0
         self._ops: list[KvOp] = []
+        self.version = 0
 
     @property
     def num_free(self) -> int:
@@ -76,6 +80,10 @@ class KvLedger:
     def num_evictable(self) -> int:
         """Cells that evicting all cached leaves would free."""
         return self._tree.num_evictable
+
+    @property
+    def has_ops(self) -> bool:
+        return bool(self._ops)
 
     @property
     def num_leaves(self) -> int:
@@ -109,7 +117,7 @@ class KvLedger:
         """Open a sequence for a request; shares the match if there is one. Namespace None = neither read nor keep the cache."""
         assert self._free_ids, "more sequences than max_num_running + max_num_cached"
         self._num_opened += 1
-        sequence = self._tree.open(self._free_ids.pop(), self._num_opened, namespace if self.has_cache else None)
+        sequence = self._tree.open(self._free_ids.pop(), self._num_opened, namespace)
         if match:
             match.source.last_used_s = now
             self._tree.share(sequence, match)
@@ -138,6 +146,7 @@ class KvLedger:
             for leaf in sorted(self._tree.prefix_leaves(sequence, tokens), key=lambda leaf: leaf.order):
                 self.free(leaf)
         self._tree.deactivate(sequence)
+        self.version += 1
         sequence.last_used_s = now
         self._leaves[sequence.seq_id] = sequence
         while len(self._leaves) > self._max_num_cached:
@@ -152,6 +161,7 @@ class KvLedger:
         """Like `free`, for a sequence that the engine has already emptied (a copy that failed)."""
         self._leaves.pop(sequence.seq_id, None)
         self._tree.close(sequence)
+        self.version += 1
         self._free_ids.append(sequence.seq_id)
 
     def evict_one(self, *, must_free: bool = False) -> bool:
@@ -163,9 +173,7 @@ class KvLedger:
         Returns:
             False when there is no such leaf. Each success leaves fewer leaves, so a loop over it ends.
         """
-        leaf = choose_leaf(
-            leaf for leaf in self._leaves.values() if not must_free or self._tree.num_reclaimable(leaf) > 0
-        )
+        leaf = choose_leaf(leaf for leaf in self._leaves.values() if not must_free or self._tree.num_reclaimable(leaf) > 0)
         if leaf is None:
             return False
         self.free(leaf)

@@ -1,10 +1,10 @@
-"""The two records of the prefix tree: a run of cells, and a sequence that holds a path of such runs.
+r"""The two records of the prefix tree: a run of cells, and a sequence that holds a path of such runs.
 
 A *cell* is room for one token in the engine's KV pool. A sequence's tokens lie in segments from the root to its tail:
 
     root -- [You are helpful.] -- [Hi!]          <- sequence 3: tail is [Hi!]
-                              \\-- [What is KV?]  <- sequence 5
-                              \\-- [What is KV?]  <- sequence 8 computed the same tokens by itself: other cells, a twin
+                              \-- [What is KV?]  <- sequence 5
+                              \-- [What is KV?]  <- sequence 8 computed the same tokens by itself: other cells, a twin
 
 Invariants: a sequence ends where its tail ends; the holders of a segment are a subset of its parent's; a segment without
 holders does not exist.

@@ -1,11 +1,11 @@
-"""The prefix tree: which cells hold which tokens, for whom; shared cells count once.
+r"""The prefix tree: which cells hold which tokens, for whom; shared cells count once.
 
 Edges split anywhere, so reuse is exact to the token (a chat's next turn also reuses the tail that fills no whole block):
 
     before                         share(new, first 3 tokens)         extend(new, [9])
     root -- [1 2 3 4 5]  a         root -- [1 2 3]  a, new             root -- [1 2 3]  a, new
-                                              \\-- [4 5]  a                       \\-- [4 5]  a
-                                                                                 \\-- [9]    new
+                                              \-- [4 5]  a                       \-- [4 5]  a
+                                                                                 \-- [9]    new
 
 Only *computed* tokens are in the tree: the scheduler extends it after the forward pass, never before.
 The tree does not know sequence ids' meaning, requests or the engine; `kv.ledger` does.
@@ -82,7 +82,7 @@ class PrefixTree:
     def extend(self, sequence: SequenceKv, tokens: list[int]) -> None:
         """Append computed tokens. O(len(tokens)) when the sequence owns its tail alone, which is the rule while it decodes."""
         tail = sequence.tail
-        if tail is sequence.root or len(tail.holders) > 1 or tail.children:
+        if tail is sequence.root or len(tail.holders) > 1:
             tail = Segment([], sequence.length, sequence.tail)
             sequence.tail.children.setdefault(tokens[0], []).append(tail)
             self._hold(tail, sequence)
@@ -161,7 +161,8 @@ class PrefixTree:
     def _split(self, segment: Segment, num_tokens: int) -> Segment:
         """Cut a segment in two; returns the new front. The back stays the same object: tails may point to it."""
         parent = segment.parent
-        assert parent is not None and 0 < num_tokens < len(segment.tokens), "a split leaves two non-empty parts"
+        assert parent is not None, "the root has no tokens to split"
+        assert 0 < num_tokens < len(segment.tokens), "a split leaves two non-empty parts"
         front = Segment(segment.tokens[:num_tokens], segment.start, parent)
         front.holders = set(segment.holders)
         front.num_active = segment.num_active

@@ -15,6 +15,8 @@ from prometheus_client.process_collector import ProcessCollector
 
 from ultrafast.observe import buckets
 
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+"""What `Metrics.render` returns."""
 KV_BLOCK_TOKENS = 32
 """KV is reported in blocks of so many tokens."""
 
@@ -125,12 +127,12 @@ class Metrics:
             "prefix_cache_hit_tokens", "Prompt tokens that were found there and not computed again.", []
         )
         self.restarts = self._counter("engine_restarts", "How often the engine process was replaced after a crash.", [])
-        self.last_step_age = self._gauge("last_step_age_seconds", "Time since the last finished step while work is pending.")
+        self.last_step_age = self._gauge("last_step_age_seconds", "Time since the last finished step; 0 before the first.")
         self.build = Info("ultrafast_build", "Versions and model of this server.", registry=self.registry)
 
-    def watch_last_step_age(self, read: Callable[[], float]) -> None:
-        """Ask `read` for the age of the last step, seconds, whenever the metrics are read."""
-        self.last_step_age.set_function(read)
+    def watch_last_step_age(self, read: Callable[[], float | None]) -> None:
+        """Ask `read` for the age of the last step, seconds (None: there was none yet), whenever the metrics are read."""
+        self.last_step_age.set_function(lambda: read() or 0.0)
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format. Takes some milliseconds; may run on any thread."""

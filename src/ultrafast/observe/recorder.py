@@ -62,6 +62,10 @@ class Recorder:
         """Count a replacement of the engine process."""
         self.metrics.restarts.inc()
 
+    def describe_build(self, version: str, engine: str, model: str) -> None:
+        """Tell what runs: version of the server, build of the engine's library, name of the model."""
+        self.metrics.build.info({"version": version, "engine": engine, "model": model})
+
     def _on_finished(self, event: RequestFinished) -> None:
         self._prompt_tokens[event.tier].inc(event.num_prompt_tokens)
         if event.reason is FinishReason.ABORT:

@@ -4,7 +4,8 @@
     planner.py     one plan: admission, decodes, prefill chunks, preemption
     outcome.py     one result: tokens, ends, faults
 
-    policies, one small file each: ordering.py (who first), admission.py (who may start), chunks.py (who gets how many
-    prefill tokens), cost.py (how long a step takes), sharing.py (who waits for whose prefix)
-    state: limits.py, live.py (one request), waiting.py (those without a sequence), state.py (all of it), faults.py
+Policies, one small file each: ordering.py (who first, who gives way), admission.py (who may start), chunks.py (who gets how
+many prefill tokens), cost.py (how long a step takes), sharing.py (who waits for whose prefix).
+
+State: limits.py, live.py (one request), waiting.py (those without a sequence), faults.py (what failed), state.py (all of it).
 """

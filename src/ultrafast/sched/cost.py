@@ -34,7 +34,7 @@ class CostModel:
     @property
     def is_fitted(self) -> bool:
         """Whether enough prefills were seen to size a chunk by."""
-        return self._num_prefill_steps >= _MIN_PREFILL_STEPS and self._coefficients[2] > 0
+        return self._num_prefill_steps >= _MIN_PREFILL_STEPS
 
     def observe(self, num_outputs: int, num_prefill_tokens: int, duration_s: float) -> None:
         """Learn from one step that ran; a duration of 0 (no clock) teaches nothing."""
@@ -52,13 +52,17 @@ class CostModel:
         return c0 + c_out * num_outputs + c_tok * num_prefill_tokens
 
     def prefill_tokens_within(self, target_s: float, num_outputs: int) -> int:
-        """How many prefill tokens fit into `target_s` beside the outputs; may be <= 0.
+        """How many prefill tokens fit into `target_s` beside the outputs; may be 0.
 
-        At most twice the largest number seen lately: the fit is not trusted far outside of what it was made from.
+        At most twice the largest number seen lately: the fit is not trusted far outside of what it was made from. Where tokens
+        seem to cost nothing (a GPU with small chunks), that is the whole bound.
         """
         assert self.is_fitted, "no prefill was observed yet"
-        tokens = (target_s - self.predict_s(num_outputs, 0)) / self._coefficients[2]
-        return int(min(tokens, _MAX_GROWTH * self._largest_prefill))
+        rest_s = target_s - self.predict_s(num_outputs, 0)
+        limit = int(_MAX_GROWTH * self._largest_prefill)
+        if rest_s <= 0:
+            return 0
+        return int(min(rest_s / self._coefficients[2], limit)) if self._coefficients[2] > 0 else limit
 
 
 class _Moments:

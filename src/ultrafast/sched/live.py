@@ -3,6 +3,8 @@
     tokens   [ prompt ............ | output so far ...... ]
              [0 .. num_computed)   [num_computed ......... )
               KV exists             still to be computed: 1 token left = decode, more = prefill
+
+What starts, moves and ends it is in `state.py`; here is only what is true of it.
 """
 
 from __future__ import annotations
@@ -21,20 +23,18 @@ class LiveRequest:
         num_computed: leading tokens whose KV exists in `sequence`.
         sequence: its KV while it runs, else None.
         can_reuse: False after a prefix copy that the engine could not prove: it is computed in full from then on.
-        can_lead: others may wait for the prefix it computes. False after a fault, so that nobody follows a sick request.
         followers_rank: urgency of the most urgent request that waits for its prefix, which it inherits; None = nobody does.
-        blocked_need: cells that it lacked when it was last refused a start, with the ledger's state then; see `admission`.
+        blocked_version: the ledger's version at which it was refused a start: while that stands, nothing has been freed and
+            asking again (which costs a match of the whole prompt) is in vain. -1 = ask.
         num_cached_first: prompt tokens skipped at its first scheduling; None before.
         total_computed: tokens of all its forward passes, recomputation included.
     """
 
     __slots__ = (
-        "blocked_need",
-        "can_lead",
+        "blocked_version",
         "can_reuse",
         "first_token_s",
         "followers_rank",
-        "last_step",
         "num_cached_first",
         "num_computed",
         "num_preemptions",
@@ -55,15 +55,13 @@ class LiveRequest:
         self.num_computed = 0
         self.sequence: SequenceKv | None = None
         self.can_reuse = request.use_cache
-        self.can_lead = request.use_cache
         self.followers_rank: int | None = None
-        self.blocked_need: tuple[int, int] | None = None
+        self.blocked_version = -1
         self.scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.num_cached_first: int | None = None
         self.total_computed = 0
         self.num_preemptions = 0
-        self.last_step = -1
 
     @property
     def request_id(self) -> str:

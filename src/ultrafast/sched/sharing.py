@@ -80,12 +80,13 @@ def find_leader(live: LiveRequest, num_matched: int, running: list[LiveRequest])
 
     Returns:
         (leader, until): worth waiting for until it has computed that many tokens; None when there is none.
+        O(running), plus O(prompt) for each one that may share more than the best so far.
     """
     best: tuple[LiveRequest, int] | None = None
     worth = num_matched + MIN_SHARED_TOKENS
     limit = len(live.tokens) - 1
     for other in running:
-        if other.is_decoding or not other.can_lead or other.namespace != live.namespace or worth > limit:
+        if worth > limit or other.is_decoding or other.namespace != live.namespace:
             continue
         if len(other.tokens) < worth or other.tokens[worth - 1] != live.tokens[worth - 1]:
             continue

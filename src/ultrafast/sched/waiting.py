@@ -1,4 +1,4 @@
-"""Requests that have no sequence yet, in the order of the ordering policy. Every operation is O(log n); nothing sorts the queue."""
+"""Requests that have no sequence yet, in the order of the ordering policy. O(log n) each; nothing sorts the queue."""
 
 from __future__ import annotations
 

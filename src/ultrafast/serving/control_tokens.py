@@ -13,6 +13,7 @@ from ultrafast.serving.ports import Tokenizer
 Item = int | str
 """Part of a split prompt: a control token's id, or the raw text between two of them."""
 
+_SEPARATOR = "\0"
 _SPACE = " \t\n\v\f\r"
 # A model without byte tokens answers unknown characters with this one; it controls nothing.
 _HARMLESS = frozenset({"<unk>", "[UNK]"})
@@ -33,6 +34,10 @@ class ControlTokens:
         self.edges = frozenset(char for text in self.ids for char in (text[0], text[-1]))
         self._lengths = sorted({len(text) for text in self.ids}, reverse=True)
         self.max_length = self._lengths[0] if self._lengths else 0
+        # One text to search: vocabularies have thousands of them (`<unused0>` ...).
+        self._joined = _SEPARATOR.join(self.ids)
+        self._prefixes = frozenset(text[:length] for text in self.ids for length in range(1, len(text)))
+        self._suffixes = frozenset(text[-length:] for text in self.ids for length in range(1, len(text)))
         starts = "".join({text[0] for text in self.ids})
         self._start = re.compile(f"[{re.escape(starts)}]") if starts else None
 
@@ -62,11 +67,16 @@ class ControlTokens:
 
     def is_inner(self, text: str) -> bool:
         """Whether the text is a part of some control token, so that a template could complete it to one."""
-        return 0 < len(text) < self.max_length and any(text in control for control in self.ids)
+        return 0 < len(text) < self.max_length and _SEPARATOR not in text and text in self._joined
 
     def touches(self, text: str) -> bool:
         """Whether the text contains a control token, is a part of one, or could form one with its neighbours."""
-        return any(_overlap(text, control) for control in self.ids)
+        if self.is_inner(text) or any(isinstance(item, int) for item in self.split(text)):
+            return True
+        return any(
+            text[-length:] in self._prefixes or text[:length] in self._suffixes
+            for length in range(1, min(len(text), self.max_length))
+        )
 
 
 def _control_texts(tokenizer: Tokenizer) -> dict[str, int]:
@@ -77,12 +87,6 @@ def _control_texts(tokenizer: Tokenizer) -> dict[str, int]:
             if text.strip(_SPACE):
                 texts.setdefault(text, token)
     return texts
-
-
-def _overlap(text: str, control: str) -> bool:
-    if control in text or text in control:
-        return True
-    return any(text.endswith(control[:k]) or text.startswith(control[-k:]) for k in range(1, min(len(text), len(control))))
 
 
 def strip_rules(control_id: int, control_text: str, tokenizer: Tokenizer) -> tuple[bool, bool] | None:

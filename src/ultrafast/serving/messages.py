@@ -21,6 +21,7 @@ def normalise(messages: list[Message], *, knows_developer: bool, wants_parts: bo
     """Return messages for a template; the input is not changed.
 
     Args:
+        messages: in OpenAI's shape.
         knows_developer: the template has the role "developer"; otherwise it becomes "system".
         wants_parts: the template iterates over content parts and would drop a plain string.
 

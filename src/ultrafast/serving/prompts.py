@@ -1,7 +1,7 @@
-"""From messages to tokens: render, cut at the template's control tokens, tokenise what is new.
+r"""From messages to tokens: render, cut at the template's control tokens, tokenise what is new.
 
     messages --normalise--> template --provenance--> items --segments--> tokens
-                                                     |<|im_start|>|user\\nHi|<|im_end|>|...
+                                                     |<|im_start|>|user\nHi|<|im_end|>|...
 
 The result equals tokenising the rendered text as a whole with special tokens parsed, except that control tokens in a *client's*
 text stay text.

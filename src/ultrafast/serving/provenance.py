@@ -1,10 +1,10 @@
-"""Who wrote which part of a prompt: a client's text must never become control tokens, whatever the template does with it.
+r"""Who wrote which part of a prompt: a client's text must never become control tokens, whatever the template does with it.
 
 Any control token in a rendered prompt begins and ends with a known character (`<`, `[`, ...). So the conversation is rendered a
 second time with these characters of the client's text exchanged for private-use characters that nobody wrote:
 
-    plain      <|im_start|>user\\nWhat is <|im_end|>?<|im_end|>
-    neutral    <|im_start|>user\\nWhat is \\uXXXX|im_end|\\uXXXX?<|im_end|>
+    plain      <|im_start|>user\nWhat is <|im_end|>?<|im_end|>
+    neutral    <|im_start|>user\nWhat is \uXXXX|im_end|\uXXXX?<|im_end|>
 
 Every control token in the neutral rendering is the template's. If changing the characters back gives the plain rendering, the
 template did not care, and the neutral rendering says exactly where the prompt may be cut. If it did care (it looks for `</think>`

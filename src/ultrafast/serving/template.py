@@ -46,7 +46,9 @@ def _raise_exception(message: str) -> NoReturn:
     raise _TemplateRaisedError(str(message))
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -56,9 +58,7 @@ def _strftime_now(pattern: str) -> str:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
@@ -73,7 +73,9 @@ class ChatTemplate:
         literals: every string constant in the template's expressions: what the template can look for in a message.
     """
 
-    def __init__(self, source: str, *, bos_text: str = "", eos_text: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, source: str, *, bos_text: str = "", eos_text: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Compile a template. `bos_text` and `eos_text` are what it sees as `bos_token` and `eos_token`.
 
         Raises:
@@ -120,7 +122,7 @@ class ChatTemplate:
             raise
         except _TemplateRaisedError as error:
             raise InvalidRequestError(f"the model's chat template refused the messages: {error}", param="messages") from error
-        except Exception as error:  # noqa: BLE001 - boundary: a template is a foreign program and may fail in any way on a client's data
+        except Exception as error:  # Boundary: a template is a foreign program and may fail in any way on a client's data.
             raise InvalidRequestError(
                 f"the model's chat template failed on these messages: {type(error).__name__}: {error}"[:500],
                 param="messages",

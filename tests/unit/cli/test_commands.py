@@ -71,6 +71,7 @@ def test_a_typo_in_the_file_ends_with_line_and_nearest_key(capsys, tmp_path, com
         (["serve", "--port", "1", "--set", "server.port=2"], "given twice"),
         (["serve", "--api-key-file", "/nonexistent/keys"], "Cannot read the API key file"),
         (["models", "pull"], "NAME"),
+        (["serve", "--model", "x.gguf", "--set", "engine.max_num_running=300"], "at most 200"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_with_a_hint(capsys, arguments, part):

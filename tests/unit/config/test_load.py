@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from ultrafast.config.checks import num_usable_cores
 from ultrafast.config.keys import ENV_KEYS, SETTING_KEYS
 from ultrafast.config.load import Given, load_settings
 from ultrafast.config.settings import Settings
@@ -126,12 +125,6 @@ def test_contradictions_are_errors_that_name_both_sides(values):
         load_settings({}, None, flags)
     for dotted in values:
         assert f"--set {dotted}" in caught.value.message
-
-
-def test_more_threads_than_cores_are_refused():
-    flags = {"engine.num_threads": Given(str(num_usable_cores() + 1), "--threads")}
-    with pytest.raises(ConfigError, match=r"--threads: engine\.num_threads"):
-        load_settings({}, None, flags)
 
 
 def test_settings_are_frozen():

@@ -118,7 +118,8 @@ class Model:
     def _create_context(self, options: EngineOptions) -> Any:
         params = self.c.llama_context_default_params()
         params.n_ctx = self.sizes.kv_capacity_tokens
-        params.n_batch = params.n_ubatch = self.sizes.step_tokens
+        # libllama aborts where a batch could not hold one token of each sequence.
+        params.n_batch = params.n_ubatch = max(self.sizes.step_tokens, self.sizes.num_sequences)
         params.n_seq_max = self.sizes.num_sequences
         params.n_threads = params.n_threads_batch = self.sizes.num_threads
         params.kv_unified = True

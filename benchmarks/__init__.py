@@ -1,0 +1,1 @@
+"""Benchmarks: each module with a `BENCHMARK` measures one claim; `run.py` lists and runs them."""

@@ -1,0 +1,27 @@
+"""What every benchmark is told: the model, the sizes that both sides get, and whether a glance is enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Equal for both sides of a comparison.
+
+    Attributes:
+        is_quick: fewer repetitions: shows that a benchmark works, not what is true.
+        model_path: GGUF file.
+        num_threads: of the forward pass.
+        context_tokens: size of the KV pool, shared by all requests.
+        seed: of prompts and random moments.
+        log_dir: where servers' logs go.
+    """
+
+    is_quick: bool
+    model_path: Path
+    num_threads: int
+    context_tokens: int
+    seed: int
+    log_dir: Path

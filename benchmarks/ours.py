@@ -1,0 +1,57 @@
+"""`ultrafast serve` on a free port, with the sizes that the benchmark gives to both sides."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.options import Options
+from benchmarks.processes import RunningServer, start_process
+from benchmarks.prompts import MODEL_NAME
+
+START_TIMEOUT_S = 120.0
+
+
+def start_ours(
+    options: Options, log_path: Path, *, settings: tuple[str, ...] = (), module: str = "ultrafast.cli.main"
+) -> RunningServer:
+    """Start it and wait for its ready line.
+
+    Args:
+        settings: further `section.key=value` assignments.
+        module: what `python -m` runs; another one than the CLI may wrap it.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        module,
+        "serve",
+        "--json",
+        f"--model={options.model_path}",
+        f"--served-name={MODEL_NAME}",
+        "--port=0",
+        f"--threads={options.num_threads}",
+        f"--context={options.context_tokens}",
+        "--log-level=warning",
+        *(f"--set={assignment}" for assignment in settings),
+    ]
+    process, line = start_process(command, log_path, START_TIMEOUT_S)
+    try:
+        return RunningServer("ultrafast", process, json.loads(line)["url"])
+    except BaseException:
+        process.kill()
+        raise
+
+
+def engine_pid(server: RunningServer) -> int | None:
+    """The engine child that runs at the moment."""
+    engines = [pid for pid in server.pids[1:] if b"engine.child" in _command_line(pid)]
+    return engines[0] if engines else None
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

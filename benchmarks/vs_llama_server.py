@@ -1,0 +1,237 @@
+"""Against llama-server: one stream, eight closed-loop clients, and four requests with a common prefix.
+
+Interleaved A B B A; within a group both servers get the same requests, each of them once. Every request is greedy and produces a
+fixed number of tokens (`ignore_eos`). What is compared is the ratio within a group; the median over groups has a bootstrap
+interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from benchmarks.client import Answer, Client
+from benchmarks.interleave import Pair, group_ratio, settle
+from benchmarks.options import Options
+from benchmarks.ours import start_ours
+from benchmarks.peer_llama_server import start_peer
+from benchmarks.processes import RunningServer
+from benchmarks.prompts import shared_prefix_chats, unique_chat
+from benchmarks.report import Benchmark, Report
+from benchmarks.stats import median_interval, percentile
+
+PROMPT_LENGTHS = (60, 600)
+OUTPUT_TOKENS = 64
+NUM_CLIENTS = 8
+PREFIX_TOKENS, SUFFIX_TOKENS, NUM_SHARING, SHARING_OUTPUT_TOKENS = 600, 20, 4, 32
+
+Body = dict[str, Any]
+Figures = dict[str, float]
+
+
+class MeasurementError(RuntimeError):
+    """A request failed: there is nothing to compare."""
+
+
+def run(options: Options) -> Report:
+    report = Report(columns=("scenario", "groups", "ours", "llama-server", "ratio [95 % CI]"))
+    scenarios: list[tuple[int, Callable[[Pair, Options, Report], None]]] = [
+        (4, _single_stream),
+        (NUM_CLIENTS, _throughput),
+        (NUM_SHARING, _shared_prefix),
+    ]
+    for num_slots, scenario in scenarios:
+        with (
+            start_ours(options, options.log_dir / "ours.log") as ours,
+            start_peer(options, options.log_dir / "llama-server.log", num_slots=num_slots) as peer,
+        ):
+            name = scenario.__name__.strip("_")
+            try:
+                pair = settle(ours, peer)
+                _warm(pair, num_slots)
+                scenario(pair, options, report)
+                report.notes.append(f"{name}: {pair.note()}")
+            except MeasurementError as error:  # the other scenarios still count
+                report.goals.append((name, f"not measured: {error}", "measured", False))
+    return report
+
+
+def _single_stream(pair: Pair, options: Options, report: Report) -> None:
+    rng = random.Random(options.seed)
+    for length in PROMPT_LENGTHS:
+        num_groups = 1 if options.is_quick else (12 if length < 200 else 8)
+        bodies = [[unique_chat(rng, length, OUTPUT_TOKENS)] for _ in range(2 * num_groups)]
+        groups = _interleave(pair, bodies, _one_after_another, report, f"single_stream_{length}")
+        for figure, goal in (("ttft_ms", 1.05), ("tpot_ms", 1.05)):
+            _compare(report, f"1 stream, {length}-token prompt, {figure}", groups, figure, at_most=goal)
+
+
+def _throughput(pair: Pair, options: Options, report: Report) -> None:
+    rng = random.Random(options.seed + 1)
+    window_s = 8.0 if options.is_quick else 15.0
+
+    async def closed_loop(url: str, bodies: Sequence[Body]) -> Figures:
+        return await _closed_loop(url, bodies, window_s)
+
+    bodies = [[unique_chat(rng, 60, OUTPUT_TOKENS) for _ in range(400)] for _ in range(2 if options.is_quick else 8)]
+    groups = _interleave(pair, bodies, closed_loop, report, "throughput")
+    _compare(report, f"{NUM_CLIENTS} clients, output tokens/s", groups, "tokens_per_s", at_least=1.0)
+    _compare(report, f"{NUM_CLIENTS} clients, P50 TTFT ms", groups, "ttft_ms")
+    _compare(report, f"{NUM_CLIENTS} clients, P50 TPOT ms", groups, "tpot_ms")
+
+
+def _shared_prefix(pair: Pair, options: Options, report: Report) -> None:
+    rng = random.Random(options.seed + 2)
+    num_groups = 1 if options.is_quick else 5
+    bodies = [
+        shared_prefix_chats(rng, NUM_SHARING, PREFIX_TOKENS, SUFFIX_TOKENS, SHARING_OUTPUT_TOKENS) for _ in range(2 * num_groups)
+    ]
+    groups = _interleave(pair, bodies, _all_at_once, report, "shared_prefix")
+    _compare(report, f"{NUM_SHARING} requests, shared prefix, wall s", groups, "wall_s", at_most=0.5)
+    _compare(report, f"{NUM_SHARING} requests, computed prompt tokens", groups, "computed_tokens")
+
+
+# -- how a block of requests is sent; each returns the block's figures ---------------------------------------------------------
+
+
+async def _one_after_another(url: str, bodies: Sequence[Body]) -> Figures:
+    async with Client(url) as client:
+        answers = [_checked(await client.ask(body), body) for body in bodies]
+    return _figures(answers)
+
+
+async def _all_at_once(url: str, bodies: Sequence[Body]) -> Figures:
+    begin_s = time.perf_counter()
+    async with Client(url) as client:
+        answers = await asyncio.gather(*(client.ask(body) for body in bodies))
+    wall_s = time.perf_counter() - begin_s
+    figures = _figures([_checked(answer, body) for answer, body in zip(answers, bodies, strict=True)])
+    return {**figures, "wall_s": wall_s}
+
+
+async def _closed_loop(url: str, bodies: Sequence[Body], window_s: float) -> Figures:
+    """Eight clients, each with its next request as soon as it has an answer; tokens stamped inside the window count."""
+    waiting = list(reversed(bodies))
+    answers: list[Answer] = []
+    begin_ns = time.perf_counter_ns()
+    end_ns = begin_ns + round(window_s * 1e9)
+
+    async def one_client(client: Client) -> None:
+        while time.perf_counter_ns() < end_ns:
+            body = waiting.pop()
+            answers.append(_checked(await client.ask(body), body))
+
+    async with Client(url) as client:
+        await asyncio.gather(*(one_client(client) for _ in range(NUM_CLIENTS)))
+    inside = sum(answer.num_tokens * _share_before(answer, end_ns) for answer in answers)
+    if inside == 0:
+        raise MeasurementError(f"no token came within the window of {window_s:g} s")
+    return {**_figures(answers), "tokens_per_s": inside / window_s}
+
+
+def _share_before(answer: Answer, end_ns: int) -> float:
+    return sum(stamp < end_ns for stamp in answer.stamps_ns) / len(answer.stamps_ns)
+
+
+def _checked(answer: Answer, body: Body) -> Answer:
+    if answer.error is not None:
+        raise MeasurementError(answer.error)
+    if answer.num_tokens != body["max_tokens"]:
+        raise MeasurementError(f"{body['max_tokens']} output tokens were asked for, {answer.num_tokens} came")
+    return answer
+
+
+def _figures(answers: Sequence[Answer]) -> Figures:
+    return {
+        "ttft_ms": percentile([answer.ttft_s * 1e3 for answer in answers], 50),
+        "tpot_ms": percentile([answer.tpot_s * 1e3 for answer in answers], 50),
+        "prompt_tokens": sum(answer.num_prompt_tokens for answer in answers),
+        "computed_tokens": sum(answer.num_prompt_tokens - answer.num_cached_tokens for answer in answers),
+        "tokens_per_chunk": sum(a.num_tokens for a in answers) / sum(len(a.stamps_ns) for a in answers),
+        "coalesced_share": sum(a.num_coalesced for a in answers) / sum(len(a.stamps_ns) for a in answers),
+    }
+
+
+# -- comparing ----------------------------------------------------------------------------------------------------------------
+
+
+def _interleave(
+    pair: Pair,
+    bodies: Sequence[Sequence[Body]],
+    send: Callable[[str, Sequence[Body]], Awaitable[Figures]],
+    report: Report,
+    name: str,
+) -> list[dict[str, list[Figures]]]:
+    """Groups of A B B A: two blocks of requests, each sent once to either server."""
+    groups = []
+    for i in range(0, len(bodies), 2):
+        group: dict[str, list[Figures]] = {"ultrafast": [], "llama-server": []}
+        for server, block in zip(pair.abba(), (bodies[i], bodies[i], bodies[i + 1], bodies[i + 1]), strict=True):
+            with pair.only(server):
+                group[server.name].append(asyncio.run(_sent(send, server, block)))
+        groups.append(group)
+    report.data[name] = groups
+    _note_differences(report, name, groups)
+    return groups
+
+
+async def _sent(
+    send: Callable[[str, Sequence[Body]], Awaitable[Figures]], server: RunningServer, block: Sequence[Body]
+) -> Figures:
+    try:
+        return await send(server.url, block)
+    except MeasurementError as error:
+        raise MeasurementError(f"{server.name}: {error}") from error
+
+
+def _note_differences(report: Report, name: str, groups: Sequence[dict[str, list[Figures]]]) -> None:
+    def mean(server: str, figure: str) -> float:
+        values = [block[figure] for group in groups for block in group[server]]
+        return sum(values) / len(values)
+
+    if name != "throughput" and mean("ultrafast", "prompt_tokens") != mean("llama-server", "prompt_tokens"):
+        report.notes.append(f"{name}: the servers do not agree on the length of the prompts")
+    for server in ("ultrafast", "llama-server"):
+        if mean(server, "tokens_per_chunk") > 1.1 or mean(server, "coalesced_share") > 0.05:
+            report.notes.append(
+                f"{name}: {server} sends {mean(server, 'tokens_per_chunk'):.2f} tokens a chunk, "
+                f"{mean(server, 'coalesced_share'):.1%} of the chunks in one read with another"
+            )
+
+
+def _compare(
+    report: Report,
+    label: str,
+    groups: Sequence[dict[str, list[Figures]]],
+    figure: str,
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+) -> None:
+    ours = [[block[figure] for block in group["ultrafast"]] for group in groups]
+    peer = [[block[figure] for block in group["llama-server"]] for group in groups]
+    ratio = median_interval([group_ratio(a, b) for a, b in zip(ours, peer, strict=True)])
+    medians = [percentile([value for group in side for value in group], 50) for side in (ours, peer)]
+    report.rows.append((label, len(groups), f"{medians[0]:.2f}", f"{medians[1]:.2f}", str(ratio)))
+    if at_most is not None:
+        report.add_goal_at_most(f"{label}, ratio", ratio.median, at_most, str(ratio))
+    if at_least is not None:
+        report.add_goal_at_least(f"{label}, ratio", ratio.median, at_least, str(ratio))
+
+
+def _warm(pair: Pair, num_requests: int) -> None:
+    """Prompts of its own, as many at once as will be measured."""
+    rng = random.Random(-1)
+    for server in (pair.ours, pair.peer):
+        asyncio.run(_all_at_once(server.url, [unique_chat(rng, 60, 16) for _ in range(num_requests)]))
+
+
+BENCHMARK = Benchmark(
+    "vs_llama_server",
+    "one stream, eight clients and a shared prefix, against llama-server",
+    lambda is_quick: 75 if is_quick else 780,
+    run,
+)

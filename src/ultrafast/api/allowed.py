@@ -1,0 +1,79 @@
+"""What a field may be, in words, read from the very types that are enforced. Only used to explain a mistake."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+from msgspec import inspect
+
+_NAMES: dict[type[inspect.Type], str] = {
+    inspect.BoolType: "true or false",
+    inspect.NoneType: "null",
+    inspect.DictType: "an object",
+}
+
+
+@cache
+def _root(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def allowed_at(kind: type[msgspec.Struct], steps: list[str]) -> str | None:
+    """Describe what the field at a path may be; None when the path leads nowhere. Steps are names, indices or "..."."""
+    nodes = [_root(kind)]
+    for step in steps:
+        nodes = [child for node in nodes for child in _children(node, step)]
+    words = list(dict.fromkeys(_words(node) for node in nodes))
+    return " or ".join(words) if words else None
+
+
+def _children(node: inspect.Type, step: str) -> list[inspect.Type]:
+    if isinstance(node, inspect.UnionType):
+        return [child for member in node.types for child in _children(member, step)]
+    if isinstance(node, inspect.StructType):
+        if node.tag_field == step:
+            return [inspect.LiteralType((node.tag,))]
+        return [field.type for field in node.fields if field.encode_name == step]
+    if isinstance(node, inspect.ListType) and (step.isdigit() or step == "..."):
+        return [node.item_type]
+    if isinstance(node, inspect.DictType):
+        return [node.value_type]
+    return []
+
+
+def _words(node: inspect.Type) -> str:
+    if isinstance(node, inspect.UnionType):
+        return " or ".join(dict.fromkeys(_words(member) for member in node.types))
+    if isinstance(node, inspect.LiteralType):
+        return " or ".join(f'"{value}"' for value in node.values)
+    if isinstance(node, inspect.IntType):
+        return f"an integer{_range(node)}"
+    if isinstance(node, inspect.FloatType):
+        return f"a number{_range(node)}"
+    if isinstance(node, inspect.StrType):
+        return f"a string{_length(node, 'characters')}{f' that matches {node.pattern}' if node.pattern else ''}"
+    if isinstance(node, inspect.ListType):
+        return f"a list{_length(node, 'items')} of ({_words(node.item_type)})"
+    if isinstance(node, inspect.StructType):
+        return f'an object with {node.tag_field} "{node.tag}"' if node.tag_field else "an object"
+    return _NAMES.get(type(node), "any value")
+
+
+def _range(node: inspect.IntType | inspect.FloatType) -> str:
+    bounds = [
+        f"at least {node.ge:g}" if node.ge is not None else "",
+        f"above {node.gt:g}" if node.gt is not None else "",
+        f"at most {node.le:g}" if node.le is not None else "",
+        f"below {node.lt:g}" if node.lt is not None else "",
+    ]
+    text = " and ".join(bound for bound in bounds if bound)
+    return f" {text}" if text else ""
+
+
+def _length(node: inspect.StrType | inspect.ListType, unit: str) -> str:
+    if node.min_length and node.max_length:
+        return f" of {node.min_length} to {node.max_length} {unit}"
+    if node.max_length:
+        return f" of at most {node.max_length} {unit}"
+    return f" of at least {node.min_length} {unit}" if node.min_length else ""

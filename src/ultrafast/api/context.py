@@ -1,0 +1,86 @@
+"""What the routes of one server share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from ultrafast.api.auth import ApiKeys
+from ultrafast.api.body import read_body
+from ultrafast.api.exchange import SCOPE_KEY, Exchange
+from ultrafast.api.lifecycle import Lifecycle
+from ultrafast.api.parse import parse_body
+from ultrafast.api.ports import ServicePort
+from ultrafast.config.settings import ServerSettings
+from ultrafast.core.clock import Clock
+from ultrafast.core.errors import UnavailableError
+from ultrafast.engine.health import EngineHealth, EngineState
+from ultrafast.observe.recorder import Recorder
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeContext:
+    """Given to every route by `api.app`.
+
+    Attributes:
+        engine_health: read by the readiness check; never waits for the engine.
+        clock: the clock of the engine and of serving, so that stamps can be compared.
+    """
+
+    service: ServicePort
+    engine_health: Callable[[], EngineHealth]
+    settings: ServerSettings
+    recorder: Recorder
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    clock: Clock = time.monotonic
+
+    async def read(self, exchange: Exchange, kind: type[Body]) -> tuple[Body, dict[str, Any]]:
+        """Return the body of a POST, checked and as the client wrote it; see `read_body` and `parse_body` for errors."""
+        body = await read_body(exchange, self.settings.max_body_bytes, self.settings.read_timeout_s)
+        return parse_body(body, kind)
+
+    def check_engine(self) -> None:
+        """Refuse what needs the engine while there is none. One that restarts is waited for: its requests go on.
+
+        Raises:
+            UnavailableError: it still loads, or it has given up.
+        """
+        state = self.engine_health().state
+        if state is EngineState.STARTING:
+            raise UnavailableError("The model is still loading.", code="model_loading")
+        if state in (EngineState.FAILED, EngineState.STOPPED):
+            raise UnavailableError("The engine has stopped and serves nothing.", code="engine_stopped", retry_after_s=30)
+
+
+class Endpoint:
+    """An ASGI application for one route: notes the route, checks the key and the engine, hands the exchange on."""
+
+    def __init__(
+        self,
+        context: EdgeContext,
+        route: str,
+        handle: Callable[[Exchange], Any],
+        *,
+        needs_key: bool = True,
+        needs_engine: bool = True,
+    ) -> None:
+        self._keys = context.keys if needs_key else ApiKeys()
+        self._check_engine = context.check_engine if needs_engine else None
+        self._route = route
+        self._handle = handle
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002 - ASGI's signature
+        """Answer one request; the exchange in the scope has everything."""
+        exchange: Exchange = scope[SCOPE_KEY]
+        exchange.route = self._route
+        exchange.key_name = self._keys.check(exchange.headers.get(b"authorization"))
+        if self._check_engine is not None:
+            self._check_engine()
+        await self._handle(exchange)

@@ -1,0 +1,232 @@
+"""One call under way: runs serving's events into an answer, whole or streamed, and makes sure that the call ends.
+
+Beside the answer runs a task that waits for the client to leave, and in streams one that fills silence with comments and
+notices a reader that has stopped. Whichever has something to say interrupts the answer; the events are then closed, which
+aborts the request in the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Protocol
+
+from ultrafast.api.chunks import DONE, PING, StreamFacts
+from ultrafast.api.collect import Collector
+from ultrafast.api.errors import Headers, error_body
+from ultrafast.api.exchange import ClientGoneError, Exchange, Interruption
+from ultrafast.core.errors import UltrafastError, UnavailableError
+from ultrafast.core.tiers import ServiceTier
+from ultrafast.observe.call import CallRecorder
+from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent, Started, Usage
+
+_logger = logging.getLogger("ultrafast.api")
+
+
+class Chunks(Protocol):
+    """Encodes the events of a stream."""
+
+    def delta(self, delta: Delta) -> bytes: ...
+    def finish(self, finished: ChoiceFinished) -> bytes: ...
+    def usage(self, usage: Usage) -> bytes: ...
+
+
+class Generation:
+    """See the module. Used once, by `run_whole` or `run_stream`.
+
+    Args:
+        describe: what every chunk says, once serving has told the tier.
+        requested_tier: what the client asked for, for the headers.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        events: AsyncGenerator[ServingEvent, None],
+        recorder: CallRecorder,
+        describe: Callable[[Started], StreamFacts],
+        requested_tier: ServiceTier | None,
+    ) -> None:
+        self.exchange = exchange
+        self.recorder = recorder
+        self.started: Started | None = None
+        self.completed: Completed | None = None
+        self._events = events
+        self._describe = describe
+        self._requested_tier = requested_tier
+        self._facts: StreamFacts | None = None
+
+    # -- whole answers
+
+    async def run_whole(self, build: Callable[[Collector, StreamFacts, Usage], bytes]) -> None:
+        """Answer with one JSON body.
+
+        Raises:
+            UltrafastError: the call failed; nothing was sent.
+            ClientGoneError: the client left.
+        """
+        collector = Collector()
+        async with asyncio.TaskGroup() as group:
+            watcher = group.create_task(self.exchange.watch_disconnect())
+            error = await self._guard(lambda: self._collect(collector))
+            watcher.cancel()
+        if error is not None:
+            raise error
+        assert self._facts is not None, "serving begins with Started"
+        assert self.completed is not None, "serving ends with Completed"
+        body = build(collector, self._facts, self.completed.usage)
+        await self.exchange.respond(200, self._headers(), body)
+
+    async def _collect(self, collector: Collector) -> None:
+        clock, record = self.exchange.clock, self.recorder.on_delta
+        async for event in self._events:
+            if isinstance(event, Delta):
+                record(event.index, event.num_tokens, clock())
+                collector.delta(event)
+            elif isinstance(event, ChoiceFinished):
+                collector.finish(event)
+            else:
+                self._take_frame(event)
+
+    # -- streams
+
+    async def run_stream(self, make_chunks: Callable[[StreamFacts], Chunks], keepalive_interval_s: float) -> None:
+        """Answer with server-sent events.
+
+        Raises:
+            UltrafastError: the call failed before anything was sent.
+            ClientGoneError: the client left or stopped reading.
+        """
+        exchange = self.exchange
+        async with asyncio.TaskGroup() as group:
+            watcher = group.create_task(exchange.watch_disconnect())
+            keeper = group.create_task(self._keep_alive(keepalive_interval_s))
+            error = await self._guard(lambda: self._pump(make_chunks))
+            keeper.cancel()
+            watcher.cancel()
+        if error is None:
+            return
+        if isinstance(error, ClientGoneError) or not exchange.is_started:
+            raise error
+        exchange.error_code = getattr(error, "code", "internal_error")
+        await exchange.finish_within_stall(b"data: " + error_body(error, exchange.request_id) + b"\n\n" + DONE)
+        raise StreamFailedError from error
+
+    async def _pump(self, make_chunks: Callable[[StreamFacts], Chunks]) -> None:
+        exchange, record = self.exchange, self.recorder.on_delta
+        chunks: Chunks | None = None
+        async for event in self._events:
+            if isinstance(event, Delta):
+                assert chunks is not None, "serving begins with Started"
+                data = chunks.delta(event)
+                if data:
+                    await self._write(data)
+                record(event.index, event.num_tokens, exchange.last_write_s if data else exchange.clock())
+            elif isinstance(event, ChoiceFinished):
+                assert chunks is not None, "serving begins with Started"
+                await self._write(chunks.finish(event))
+            else:
+                self._take_frame(event)
+                if self._facts is not None and chunks is None:
+                    chunks = make_chunks(self._facts)
+        assert chunks is not None, "serving begins with Started"
+        assert self.completed is not None, "serving ends with Completed"
+        await exchange.finish(chunks.usage(self.completed.usage) + DONE)
+
+    async def _write(self, data: bytes) -> None:
+        if not self.exchange.is_started:
+            await self._start_stream()
+        await self.exchange.write(data)
+
+    async def _start_stream(self) -> None:
+        headers = self._headers()
+        headers += [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-store"),
+            # nginx would otherwise collect events into blocks.
+            (b"x-accel-buffering", b"no"),
+        ]
+        await self.exchange.start(200, headers)
+
+    async def _keep_alive(self, interval_s: float) -> None:
+        exchange = self.exchange
+        stall_s = exchange.write_stall_timeout_s
+        pause_s = min(interval_s, stall_s / 4)
+        while True:
+            await asyncio.sleep(pause_s)
+            now = exchange.clock()
+            if exchange.write_started_s is not None:
+                if now - exchange.write_started_s >= stall_s:
+                    exchange.interrupt(Interruption.STALLED)
+                    return
+                pause_s = stall_s / 4
+                continue
+            silent_s = now - exchange.last_write_s
+            if silent_s >= interval_s:
+                await self._write(PING)
+                silent_s = 0.0
+            pause_s = min(interval_s - silent_s, stall_s / 4)
+
+    # -- both
+
+    def _take_frame(self, event: Started | Completed) -> None:
+        if isinstance(event, Started):
+            self.started = event
+            self._facts = self._describe(event)
+            self.recorder.serve_as(event.tier)
+        else:
+            self.completed = event
+
+    async def _guard(self, answer: Callable[[], Awaitable[None]]) -> Exception | None:
+        """Run the answer until it is done, fails or is interrupted; return what went wrong instead of raising it."""
+        exchange = self.exchange
+        try:
+            async with exchange.interruptible(), aclosing(self._events):
+                await answer()
+        except UltrafastError as error:
+            return error
+        except TimeoutError as error:
+            if exchange.interruption is None:
+                return _unexpected(error, exchange)
+        except Exception as error:  # noqa: BLE001 - boundary: whatever broke, this client gets an error and the others live
+            return _unexpected(error, exchange)
+        return await self._on_interruption() if exchange.interruption and not exchange.is_complete else None
+
+    async def _on_interruption(self) -> Exception:
+        reason = self.exchange.interruption
+        assert reason is not None, "called after an interruption"
+        if reason is Interruption.SHUTDOWN:
+            return UnavailableError("The server is shutting down and could not finish this request.", code="shutting_down")
+        if reason is Interruption.STALLED:
+            await self.exchange.abort_connection()
+        return ClientGoneError(reason)
+
+    def _headers(self) -> Headers:
+        exchange = self.exchange
+        elapsed_ms = (exchange.clock() - exchange.arrival_s) * 1000
+        headers: Headers = [(b"openai-processing-ms", b"%d" % round(elapsed_ms))]
+        started = self.started
+        requested = self._requested_tier or "auto"
+        headers.append((b"x-ultrafast-tier-requested", requested.encode()))
+        if started is None:
+            return headers
+        timing = f"queue;dur={started.queue_s * 1000:.1f}, prefill;dur={started.prefill_s * 1000:.1f}"
+        if self.completed is not None:
+            timing += f", compute;dur={self.completed.timings.compute_s * 1000:.1f}, total;dur={elapsed_ms:.1f}"
+        headers += [
+            (b"server-timing", timing.encode()),
+            (b"x-ultrafast-tier-served", started.tier.encode()),
+            (b"x-ultrafast-tier-reason", started.tier_reason.encode()),
+        ]
+        return headers
+
+
+class StreamFailedError(Exception):
+    """The answer ended with an error in the stream; nothing is left to send. `__cause__` is the error."""
+
+
+def _unexpected(error: Exception, exchange: Exchange) -> Exception:
+    _logger.error("request failed unexpectedly", exc_info=error, extra={"fields": {"request_id": exchange.request_id}})
+    return error

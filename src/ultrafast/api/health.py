@@ -1,0 +1,67 @@
+"""`GET /health/live`, `GET /health/ready`, `GET /metrics`: answered by the API process alone, whatever the engine does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from ultrafast.api.context import EdgeContext
+from ultrafast.api.errors import Headers
+from ultrafast.api.exchange import Exchange
+from ultrafast.engine.health import EngineHealth, EngineState
+from ultrafast.observe.metrics import CONTENT_TYPE
+
+RETRY_AFTER_S = 1
+
+
+class Readiness(msgspec.Struct):
+    """`reason`: ready, starting, restarting, stalled, failed, stopped or draining."""
+
+    status: str
+    reason: str
+    engine: str
+    has_work: bool
+    is_stalled: bool
+    num_restarts: int
+    last_step_age_s: float | None
+
+
+class Health:
+    """The routes for probes and scrapers."""
+
+    def __init__(self, context: EdgeContext) -> None:
+        self._context = context
+
+    async def live(self, exchange: Exchange) -> None:
+        """Answer `GET /health/live`: this process runs."""
+        await exchange.respond(200, [], b'{"status":"live"}')
+
+    async def ready(self, exchange: Exchange) -> None:
+        """Answer `GET /health/ready`: new requests will be served; else 503 with the reason."""
+        health = self._context.engine_health()
+        reason = self._reason(health)
+        is_ready = reason == "ready"
+        answer = Readiness(
+            "ready" if is_ready else "not_ready",
+            reason,
+            health.state,
+            health.has_work,
+            health.is_stalled,
+            health.num_restarts,
+            health.last_step_age_s,
+        )
+        headers: Headers = [] if is_ready else [(b"retry-after", b"%d" % RETRY_AFTER_S)]
+        await exchange.respond(200 if is_ready else 503, headers, msgspec.json.encode(answer))
+
+    async def metrics(self, exchange: Exchange) -> None:
+        """Answer `GET /metrics`. Made on a thread: it takes milliseconds, which streams would feel."""
+        text = await asyncio.to_thread(self._context.recorder.metrics.render)
+        await exchange.respond(200, [], text, content_type=CONTENT_TYPE)
+
+    def _reason(self, health: EngineHealth) -> str:
+        if self._context.lifecycle.is_draining:
+            return "draining"
+        if health.state is not EngineState.READY:
+            return health.state
+        return "stalled" if health.is_stalled else "ready"

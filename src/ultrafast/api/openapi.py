@@ -1,0 +1,96 @@
+"""The OpenAPI document. Its schemas are the structs that parse and build the bodies; only the list of routes is written here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from ultrafast import __version__
+from ultrafast.api.answers import ChatCompletion, Completion
+from ultrafast.api.chat_fields import ChatRequest
+from ultrafast.api.completion_fields import CompletionRequest, DetokenizeRequest, TokenizeRequest
+from ultrafast.api.errors import ErrorBody, status_phrase
+from ultrafast.api.health import Readiness
+from ultrafast.api.models import Model, ModelList
+from ultrafast.api.tokens import DetokenizeResponse, TokenizeResponse
+
+_REF = "#/components/schemas/{name}"
+_POST_ERRORS = (400, 401, 404, 408, 411, 413, 415, 429, 500, 503)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    method: str
+    path: str
+    summary: str
+    answer: type[msgspec.Struct] | str
+    body: type[msgspec.Struct] | None = None
+    streams: bool = False
+    errors: tuple[int, ...] = ()
+    needs_key: bool = True
+
+
+OPERATIONS = (
+    _Operation("post", "/v1/chat/completions", "Chat completion", ChatCompletion, ChatRequest, True, _POST_ERRORS),
+    _Operation("post", "/v1/completions", "Text completion", Completion, CompletionRequest, True, _POST_ERRORS),
+    _Operation("get", "/v1/models", "Served models", ModelList, errors=(401, 503)),
+    _Operation("get", "/v1/models/{model}", "One served model", Model, errors=(401, 404, 503)),
+    _Operation("post", "/tokenize", "Text or conversation to token ids", TokenizeResponse, TokenizeRequest, errors=_POST_ERRORS),
+    _Operation("post", "/detokenize", "Token ids to text", DetokenizeResponse, DetokenizeRequest, errors=_POST_ERRORS),
+    _Operation("get", "/health/live", "The process runs", "application/json", needs_key=False),
+    _Operation("get", "/health/ready", "New requests will be served; else 503 with the reason", Readiness, needs_key=False),
+    _Operation("get", "/metrics", "Metrics in Prometheus' text format", "text/plain", errors=(401,)),
+)
+
+
+@cache
+def openapi_document() -> bytes:
+    """Return the document as JSON."""
+    structs = [kind for op in OPERATIONS for kind in (op.answer, op.body) if isinstance(kind, type)]
+    _, components = msgspec.json.schema_components([*structs, ErrorBody], ref_template=_REF)
+    paths: dict[str, Any] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "Ultrafast", "version": __version__, "description": "OpenAI-compatible LLM server."},
+            "paths": paths,
+            "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        }
+    )
+
+
+def _operation(operation: _Operation) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": f"{operation.method}{operation.path}".replace("/", "_").replace("{", "").replace("}", ""),
+        "responses": {"200": _success(operation)} | {str(status): _error(status) for status in operation.errors},
+    }
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": _json(operation.body)}
+    if operation.needs_key:
+        described["security"] = [{"key": []}, {}]
+    if "{model}" in operation.path:
+        described["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    return described
+
+
+def _success(operation: _Operation) -> dict[str, Any]:
+    if isinstance(operation.answer, str):
+        return {"description": "OK", "content": {operation.answer: {}}}
+    content = _json(operation.answer)
+    if operation.streams:
+        content["text/event-stream"] = {"schema": {"type": "string", "description": "with stream: true; ends with data: [DONE]"}}
+    return {"description": "OK", "content": content}
+
+
+def _error(status: int) -> dict[str, Any]:
+    return {"description": status_phrase(status), "content": _json(ErrorBody)}
+
+
+def _json(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REF.format(name=kind.__name__)}}}

@@ -1,0 +1,122 @@
+"""Checked request structs to the options that serving takes: names unified, tiers resolved, contradictions refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ultrafast.api.errors import ApiError
+from ultrafast.api.fields import MAX_BIAS, GenerationRequest, JsonObjectFormat, JsonSchemaFormat, ResponseFormats
+from ultrafast.core.tiers import TIER_ALIASES, ServiceTier, parse_tier
+from ultrafast.serving.contract import GenerationOptions, ResponseFormat
+
+MODE_TIERS = {"interactive": ServiceTier.PRIORITY, "standard": ServiceTier.DEFAULT, "batch": ServiceTier.FLEX}
+PRIORITY_TIERS = {
+    **TIER_ALIASES,
+    "critical": ServiceTier.ULTRAFAST,
+    "interactive": ServiceTier.PRIORITY,
+    "high": ServiceTier.PRIORITY,
+    "normal": ServiceTier.DEFAULT,
+    "low": ServiceTier.FLEX,
+}
+
+
+def generation_options(
+    request: GenerationRequest,
+    headers: Mapping[bytes, bytes],
+    *,
+    max_num_choices: int,
+    max_tokens: int | None,
+    num_logprobs: int | None,
+    echo: bool = False,
+) -> GenerationOptions:
+    """Return the options of a call.
+
+    Raises:
+        ApiError: 400, with the parameter at fault.
+    """
+    num_choices = request.n or 1
+    if num_choices > max_num_choices:
+        raise _invalid("n", f"n must be an integer at least 1 and at most {max_num_choices}, got {num_choices}.")
+    _check_stream_options(request)
+    return GenerationOptions(
+        max_tokens=max_tokens,
+        min_tokens=_min_tokens(request.min_tokens or 0, max_tokens),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        # vLLM and OpenAI-compatible clients write -1 for "all".
+        top_k=0 if request.top_k == -1 else request.top_k,
+        min_p=request.min_p,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        presence_penalty=request.presence_penalty or 0.0,
+        repeat_penalty=_repeat_penalty(request.repeat_penalty, request.repetition_penalty),
+        logit_bias=_logit_bias(request.logit_bias or {}),
+        seed=request.seed,
+        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        ignore_eos=bool(request.ignore_eos),
+        num_choices=num_choices,
+        num_logprobs=num_logprobs,
+        response_format=_response_format(request.response_format),
+        requested_tier=requested_tier(request, headers),
+        cache_salt=request.cache_salt or "",
+        is_cached=request.cache != "off",
+        echo=echo,
+    )
+
+
+def requested_tier(request: GenerationRequest, headers: Mapping[bytes, bytes]) -> ServiceTier | None:
+    """Return the tier a client asks for: body `service_tier`, else header `x-request-priority`, else body `mode`.
+
+    Raises:
+        ApiError: 400, the header has an unknown value.
+    """
+    if request.service_tier is not None:
+        return parse_tier(request.service_tier)
+    header = headers.get(b"x-request-priority")
+    if header is not None:
+        name = header.decode("latin-1").strip().lower()
+        if name not in PRIORITY_TIERS:
+            raise _invalid("x-request-priority", f"x-request-priority must be one of {', '.join(PRIORITY_TIERS)}.")
+        return PRIORITY_TIERS[name]
+    return MODE_TIERS[request.mode] if request.mode is not None else None
+
+
+def _check_stream_options(request: GenerationRequest) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise _invalid("stream_options", "stream_options is only allowed together with stream: true.")
+
+
+def _min_tokens(min_tokens: int, max_tokens: int | None) -> int:
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise _invalid("min_tokens", f"min_tokens must be at most max_tokens ({max_tokens}), got {min_tokens}.")
+    return min_tokens
+
+
+def _repeat_penalty(ours: float | None, vllm_name: float | None) -> float | None:
+    if ours is not None and vllm_name is not None and ours != vllm_name:
+        raise _invalid("repetition_penalty", "repetition_penalty and repeat_penalty are one parameter; give one of them.")
+    return ours if ours is not None else vllm_name
+
+
+def _logit_bias(bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    pairs = []
+    for key, value in bias.items():
+        # int() would also take "+1", " 1", "1_0" and digits of other scripts.
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            raise _invalid(f"logit_bias.{key[:40]}", f"logit_bias: keys must be token ids, got {key[:40]!r}.")
+        if not -MAX_BIAS <= value <= MAX_BIAS:
+            raise _invalid(
+                f"logit_bias.{key}", f"logit_bias.{key} must be a number from -{MAX_BIAS} to {MAX_BIAS}, got {value:g}."
+            )
+        pairs.append((int(key), value))
+    return tuple(pairs)
+
+
+def _response_format(given: ResponseFormats | None) -> ResponseFormat:
+    if isinstance(given, JsonSchemaFormat):
+        return ResponseFormat("json_schema", given.json_schema.schema)
+    return ResponseFormat("json_object" if isinstance(given, JsonObjectFormat) else "text")
+
+
+def _invalid(param: str, message: str) -> ApiError:
+    return ApiError(400, "invalid_value", message, param=param)

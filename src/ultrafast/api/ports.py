@@ -1,0 +1,21 @@
+"""What the edge needs of serving. `serving.service.Service` is one; tests script another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from ultrafast.serving.contract import ChatCall, CompletionCall, ServingEvent
+from ultrafast.serving.prompts import Conversation
+from ultrafast.serving.service import ModelInfo
+
+
+class ServicePort(Protocol):
+    """Use cases of the server. All methods run on the event loop and raise `UltrafastError`s for clients to see."""
+
+    def models(self) -> list[ModelInfo]: ...
+    def chat(self, call: ChatCall) -> AsyncGenerator[ServingEvent, None]: ...
+    def complete(self, call: CompletionCall) -> AsyncGenerator[ServingEvent, None]: ...
+    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
+    async def tokenize_chat(self, conversation: Conversation) -> list[int]: ...
+    async def detokenize(self, tokens: Sequence[int]) -> str: ...

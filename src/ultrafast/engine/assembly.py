@@ -1,0 +1,73 @@
+"""What an engine child is made of: an executor and the scheduler that fits it. The child's own composition root."""
+
+from __future__ import annotations
+
+from ultrafast.engine.executor import Executor
+from ultrafast.engine.fake import FakeExecutor
+from ultrafast.engine.host import Parts, Progress
+from ultrafast.engine.llama.executor import LlamaExecutor
+from ultrafast.engine.messages import Configure
+from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.sched.limits import SchedulerLimits
+from ultrafast.sched.scheduler import Scheduler
+
+DEFAULT_STEP_TARGET_S = 0.05
+"""A decode of others waits at most about this long for a prefill chunk: 20 tokens/s at worst is still faster than reading."""
+
+
+def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
+    """Load the model and warm it up. Raises what `LlamaExecutor.load` raises."""
+    executor = LlamaExecutor.load(configure.options, on_progress)
+    if not configure.is_replacement:  # its weights are in the page cache, and clients wait
+        executor.warm_up(on_progress)
+    return with_scheduler(executor, executor.facts, configure.options)
+
+
+def assemble_fake(configure: Configure, _: Progress) -> Parts:
+    """A model-free engine, for tests: text without meaning, the real scheduler, the real process around it."""
+    facts = _fake_facts(configure.options)
+    executor = FakeExecutor(
+        capacity_tokens=facts.kv_capacity_tokens, max_step_tokens=facts.max_step_tokens, vocab_size=facts.vocab_size
+    )
+    return with_scheduler(executor, facts, configure.options)
+
+
+def with_scheduler(executor: Executor, facts: EngineFacts, options: EngineOptions) -> Parts:
+    """Add the scheduler: limits are what the engine really got, never what was asked for."""
+    limits = SchedulerLimits(
+        kv_capacity_tokens=facts.kv_capacity_tokens,
+        max_request_tokens=facts.max_request_tokens,
+        max_step_tokens=facts.max_step_tokens,
+        step_target_s=options.step_target_s or DEFAULT_STEP_TARGET_S,
+        max_num_running=facts.max_num_running,
+        max_num_cached=options.max_num_cached,
+        can_trim=facts.can_trim,
+        enable_prefix_cache=options.enable_prefix_cache,
+    )
+    return Parts(executor, Scheduler(limits), facts)
+
+
+def _fake_facts(options: EngineOptions) -> EngineFacts:
+    capacity = options.kv_capacity_tokens or 65_536
+    return EngineFacts(
+        build="fake",
+        model_description="no model",
+        num_parameters=0,
+        model_bytes=0,
+        context_train_tokens=capacity,
+        kv_capacity_tokens=capacity,
+        max_request_tokens=min(options.max_request_tokens or capacity, capacity),
+        max_step_tokens=options.max_step_tokens or 512,
+        max_num_running=options.max_num_running,
+        num_threads=1,
+        vocab_size=32_000,
+        has_flash_attention=False,
+        kv_type_k=options.kv_type_k,
+        kv_type_v=options.kv_type_v,
+        can_trim=True,
+        is_recurrent=False,
+        sliding_window=0,
+        state_bytes_per_token=0,
+        load_s=0.0,
+        warmup_s=0.0,
+    )

@@ -1,0 +1,266 @@
+"""A model that does not exist: runs plans on simulated cells and simulated time, and is strict about physical truth.
+
+It stands in for `engine.llama` in tests and simulations. Each sequence is a list of cells; each cell remembers the token it
+holds and a digest of everything before it, as a real KV cell does. So a plan that reads cells which were never written fails an
+assert, and a plan that shares the wrong cells produces other tokens than `expected_tokens` says:
+
+    seq 3: [c0 c1 c2 c3]          CopyPrefix(src=3, dst=5, 2)
+    seq 5: [c0 c1]                c0 and c1 have two users now; they are free when both are gone
+
+Runs on the caller's thread. Deterministic: tokens depend on (all tokens before, seed, output index) only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ultrafast.core.clock import ManualClock
+from ultrafast.core.errors import InvalidRequestError
+from ultrafast.core.request import Request, SamplingParams
+from ultrafast.core.step import (
+    CopyPrefix,
+    KvOp,
+    SampledToken,
+    SequenceWork,
+    StepPlan,
+    StepResult,
+    StepStatus,
+    TokenLogprobs,
+    TrimSequence,
+)
+
+END_TOKEN = 0
+"""The fake vocabulary's end of generation."""
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FakeCost:
+    """How long a simulated step takes, seconds. The defaults resemble a 135M model on two CPU cores."""
+
+    fixed_s: float = 0.002
+    output_s: float = 0.007
+    prefill_token_s: float = 0.0055
+
+    def step_s(self, num_outputs: int, num_prefill_tokens: int) -> float:
+        return self.fixed_s + self.output_s * num_outputs + self.prefill_token_s * num_prefill_tokens
+
+
+@dataclass(slots=True)
+class Injections:
+    """Failures to come; a test fills these in at any time.
+
+    Attributes:
+        statuses: taken one per step that has work; OK means "run as usual".
+        invalid_ids: a step that names one of these is INVALID.
+        failing_ids: end with `failed` in the next step that names them.
+        refused_ids: `prepare_request` and `begin_request` raise for these.
+        uncopyable_ids: their `CopyPrefix` is reported as not proven.
+    """
+
+    statuses: deque[StepStatus] = field(default_factory=deque)
+    invalid_ids: set[str] = field(default_factory=set)
+    failing_ids: set[str] = field(default_factory=set)
+    refused_ids: set[str] = field(default_factory=set)
+    uncopyable_ids: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class _Cell:
+    position: int
+    digest: int
+    num_users: int = 1
+
+
+class FakeExecutor:
+    """Implements `engine.executor.Executor`.
+
+    Args:
+        capacity_tokens: cells in the pool.
+        num_sequences: sequence ids are below this.
+        max_step_tokens: a larger plan fails an assert (a real engine would abort the process).
+        clock: moved forward by the simulated duration of each step, when given.
+        can_trim: False = refuses (by assert) to share or keep a part of a sequence, like a recurrent model.
+        vocab_size: tokens are in [0, vocab_size).
+        end_every: about one draw in this many is the end token; 0 = never.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity_tokens: int,
+        num_sequences: int = 256,
+        max_step_tokens: int = 512,
+        clock: ManualClock | None = None,
+        cost: FakeCost | None = None,
+        can_trim: bool = True,
+        vocab_size: int = 1000,
+        end_every: int = 0,
+    ) -> None:
+        self.injections = Injections()
+        self.num_run_tokens = 0
+        self._capacity_tokens = capacity_tokens
+        self._max_step_tokens = max_step_tokens
+        self._clock = clock
+        self._cost = cost or FakeCost()
+        self._can_trim = can_trim
+        self._vocab_size = vocab_size
+        self._end_every = end_every
+        self._sequences: list[list[_Cell]] = [[] for _ in range(num_sequences)]
+        self._num_used = 0
+        self._begun: dict[str, Request] = {}
+        self._is_closed = False
+
+    @property
+    def num_free(self) -> int:
+        """Cells that no sequence uses."""
+        return self._capacity_tokens - self._num_used
+
+    @property
+    def num_begun(self) -> int:
+        """Requests that were begun and have not ended."""
+        return len(self._begun)
+
+    def sequence_length(self, seq_id: int) -> int:
+        return len(self._sequences[seq_id])
+
+    def prepare_request(self, request: Request) -> None:
+        outside = [token for token in request.prompt_tokens if not 0 <= token < self._vocab_size]
+        if outside or request.request_id in self.injections.refused_ids:
+            raise InvalidRequestError(f"Request {request.request_id} cannot run on this engine.", param="prompt")
+
+    def begin_request(self, request: Request) -> None:
+        assert request.request_id not in self._begun, f"{request.request_id} was begun before"
+        self.prepare_request(request)
+        self._begun[request.request_id] = request
+
+    def end_request(self, request_id: str) -> None:
+        self._begun.pop(request_id, None)  # a refused request ends without having begun
+
+    def apply_kv(self, ops: Sequence[KvOp]) -> tuple[str, ...]:
+        failed = []
+        for op in ops:
+            if isinstance(op, TrimSequence):
+                self._trim(op)
+            elif not self._copy(op):
+                failed.append(op.request_id)
+        return tuple(failed)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        assert not self._is_closed, "run after close"
+        self._check(plan)
+        status = self._status(plan)
+        if status is not StepStatus.OK:
+            return StepResult(status, duration_s=self._spend(0, 0))
+        sampled, failed = [], []
+        for item in plan.work:
+            self._write(item)
+            if item.request_id in self.injections.failing_ids:
+                failed.append((item.request_id, "injected failure"))
+            elif item.samples:
+                sampled.append(self._draw(item))
+        self.num_run_tokens += plan.num_tokens
+        num_decodes = sum(item.samples and len(item.tokens) == 1 for item in plan.work)
+        num_outputs = sum(item.samples for item in plan.work)
+        return StepResult(status, tuple(sampled), tuple(failed), self._spend(num_outputs, plan.num_tokens - num_decodes))
+
+    def close(self) -> None:
+        assert not self._is_closed, "closed twice"
+        self._is_closed = True
+
+    def _spend(self, num_outputs: int, num_prefill_tokens: int) -> float:
+        duration_s = self._cost.step_s(num_outputs, num_prefill_tokens)
+        if self._clock is not None:
+            self._clock.advance(duration_s)
+        return duration_s
+
+    def _check(self, plan: StepPlan) -> None:
+        assert plan.num_tokens <= self._max_step_tokens, f"{plan.num_tokens} tokens in a step of at most {self._max_step_tokens}"
+        seq_ids = [item.seq_id for item in plan.work]
+        assert len(set(seq_ids)) == len(seq_ids), "a sequence appears twice in one step"
+        for item in plan.work:
+            assert item.request_id in self._begun, f"{item.request_id} was not begun"
+            assert item.tokens, f"{item.request_id} has no tokens in this step"
+            written = len(self._sequences[item.seq_id])
+            assert item.start == written, f"sequence {item.seq_id} has {written} cells; the plan starts at {item.start}"
+
+    def _status(self, plan: StepPlan) -> StepStatus:
+        if plan.work and self.injections.statuses:
+            status = self.injections.statuses.popleft()
+            if status is not StepStatus.OK:
+                return status
+        if any(item.request_id in self.injections.invalid_ids for item in plan.work):
+            return StepStatus.INVALID
+        return StepStatus.OUT_OF_KV if plan.num_tokens > self.num_free else StepStatus.OK
+
+    def _trim(self, op: TrimSequence) -> None:
+        cells = self._sequences[op.seq_id]
+        assert op.num_tokens <= len(cells), f"sequence {op.seq_id} has {len(cells)} cells, cannot keep {op.num_tokens}"
+        assert self._can_trim or op.num_tokens in (0, len(cells)), "this model's sequences cannot be cut"
+        for cell in cells[op.num_tokens :]:
+            cell.num_users -= 1
+            self._num_used -= cell.num_users == 0
+        del cells[op.num_tokens :]
+
+    def _copy(self, op: CopyPrefix) -> bool:
+        source = self._sequences[op.src]
+        assert not self._sequences[op.dst], f"sequence {op.dst} is not empty"
+        if op.request_id in self.injections.uncopyable_ids or not source:
+            return False
+        assert op.num_tokens <= len(source), f"sequence {op.src} has {len(source)} cells, cannot share {op.num_tokens}"
+        assert self._can_trim or op.num_tokens == len(source), "this model's sequences are shared as a whole"
+        shared = source[: op.num_tokens]
+        for cell in shared:
+            cell.num_users += 1
+        self._sequences[op.dst] = shared
+        return True
+
+    def _write(self, item: SequenceWork) -> None:
+        cells = self._sequences[item.seq_id]
+        digest = cells[-1].digest if cells else 0
+        for token in item.tokens:
+            digest = _mix(digest, token)
+            cells.append(_Cell(len(cells), digest))
+        self._num_used += len(item.tokens)
+
+    def _draw(self, item: SequenceWork) -> SampledToken:
+        params = self._begun[item.request_id].params
+        digest = self._sequences[item.seq_id][-1].digest
+        token = _token(digest, params, item.output_index, self._vocab_size, self._end_every)
+        is_end = (token == END_TOKEN and not params.ignore_eos) or token in params.stop_token_ids
+        logprobs = None if params.num_logprobs is None else TokenLogprobs(-0.5, ((token, -0.5),) * min(1, params.num_logprobs))
+        return SampledToken(item.request_id, token, is_end=is_end, logprobs=logprobs)
+
+
+def expected_tokens(request: Request, *, vocab_size: int = 1000, end_every: int = 0) -> list[int]:
+    """The output that a `FakeExecutor` must give this request however it is scheduled: the end token not included."""
+    digest = 0
+    for token in request.prompt_tokens:
+        digest = _mix(digest, token)
+    output: list[int] = []
+    for index in range(request.params.max_tokens):
+        token = _token(digest, request.params, index, vocab_size, end_every)
+        if (token == END_TOKEN and not request.params.ignore_eos) or token in request.params.stop_token_ids:
+            break
+        output.append(token)
+        digest = _mix(digest, token)
+    return output
+
+
+def _token(digest: int, params: SamplingParams, output_index: int, vocab_size: int, end_every: int) -> int:
+    draw = _mix(_mix(digest, params.seed), output_index)
+    can_end = output_index >= params.min_tokens and not params.ignore_eos
+    if can_end and end_every and (draw >> 32) % end_every == 0:
+        return END_TOKEN
+    return 1 + draw % (vocab_size - 1)
+
+
+def _mix(state: int, value: int) -> int:
+    """SplitMix64's finaliser over a running state (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014)."""
+    z = (state + 0x9E3779B97F4A7C15 + value * 0xD1B54A32D192ED03) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)

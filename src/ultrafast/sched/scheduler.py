@@ -1,0 +1,135 @@
+"""The scheduler: decides every step of the engine. Pure: it takes `now`, returns plans and events, and touches nothing else.
+
+The engine's one thread calls it like this (and nobody else calls it at all):
+
+    add / abort ...                          -> events
+    plan(now)                                -> StepPlan
+      the engine applies plan.kv_ops; if copies could not be proven: copies_failed(ids, now), plan(now) again
+      the engine runs plan.work
+    complete(plan, result, now)              -> events
+
+Exactly one `RequestFinished` comes for each added request. Events are handed out in the order in which they happened, each once,
+by whichever call comes next; what happened while planning (scheduled, preempted) comes with `complete`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ultrafast.core.events import Event
+from ultrafast.core.request import FinishReason, Request
+from ultrafast.core.step import StepPlan, StepResult, StepStatus
+from ultrafast.kv.ledger import KvUsage
+from ultrafast.sched import outcome
+from ultrafast.sched.cost import CostModel
+from ultrafast.sched.limits import SchedulerLimits
+from ultrafast.sched.live import LiveRequest
+from ultrafast.sched.planner import Planner
+from ultrafast.sched.state import SchedulerState
+
+
+class Scheduler:
+    """See the module. Not thread-safe: one thread owns it.
+
+    Args:
+        limits: facts of the engine; `kv.ledger.num_sequences(max_num_running, max_num_cached)` ids are used, from 0.
+    """
+
+    def __init__(self, limits: SchedulerLimits) -> None:
+        self._state = SchedulerState(limits)
+        self._planner = Planner(self._state)
+        self._step = 0
+        self._num_added = 0
+        self._planned_at_s = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `plan` has anything to do: live requests, cells to free, or events to hand out."""
+        return bool(self._state.live) or self._state.ledger.has_ops or self._state.has_events
+
+    @property
+    def num_running(self) -> int:
+        return len(self._state.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests without a sequence: queued, preempted, or waiting for a prefix that another computes."""
+        return len(self._state.waiting) + len(self._state.followers)
+
+    @property
+    def kv_usage(self) -> KvUsage:
+        return self._state.ledger.usage
+
+    @property
+    def cost(self) -> CostModel:
+        """The learnt cost model; a warm-up may feed it with `observe` before the first plan."""
+        return self._state.cost
+
+    def add(self, request: Request, now: float) -> list[Event]:
+        """Take a request. It finishes at once when it can never run (ERROR) or has nothing left to produce (LENGTH).
+
+        Its id must not be that of a live request.
+        """
+        assert request.request_id not in self._state.live, f"request id {request.request_id} is already live"
+        assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
+        self._num_added += 1
+        live = LiveRequest(request, self._num_added)
+        self._state.live[request.request_id] = live
+        error = self._why_never(live)
+        if error:
+            self._state.finish(live, FinishReason.ERROR, now, error)
+        elif outcome.is_at_limit(self._state, live):
+            self._state.finish(live, FinishReason.LENGTH, now)
+        else:
+            self._state.waiting.push(live)
+        return self._state.take_events()
+
+    def abort(self, request_id: str, now: float) -> list[Event]:
+        """End a request, whatever its state; the next plan frees its cells. An unknown id is ignored: it may just have ended."""
+        live = self._state.live.get(request_id)
+        if live is not None:
+            self._state.finish(live, FinishReason.ABORT, now)
+        return self._state.take_events()
+
+    def fail_all(self, message: str, now: float) -> list[Event]:
+        """End every live request with ERROR."""
+        for live in list(self._state.live.values()):
+            self._state.finish(live, FinishReason.ERROR, now, message)
+        return self._state.take_events()
+
+    def plan(self, now: float) -> StepPlan:
+        """Decide the next step. The caller applies `kv_ops` even when it then plans again: no operation is handed out twice."""
+        self._planned_at_s = now
+        work = self._planner.build(now)
+        return StepPlan(self._step, self._state.ledger.take_ops(), work)
+
+    def copies_failed(self, request_ids: Sequence[str], now: float) -> None:  # noqa: ARG002 - as every call of the loop
+        """The engine left these requests' sequences empty instead of sharing a prefix: they compute everything. Plan again."""
+        for request_id in request_ids:
+            live = self._state.live.get(request_id)
+            if live is not None and live.sequence is not None:
+                self._state.restart_without_reuse(live)
+
+    def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]:
+        """Book the result of the last plan. Ends with `StepFinished`, unless the plan was empty.
+
+        On FATAL the requests stay as they are: nothing more comes for them from this scheduler unless `fail_all` is called.
+        """
+        outcome.book(self._state, plan, result, now)
+        if result.status is StepStatus.OK and plan.work:
+            _, num_prefill_tokens = outcome.split_work(plan.work)
+            num_outputs = sum(item.samples for item in plan.work)
+            self._state.cost.observe(num_outputs, num_prefill_tokens, result.duration_s)
+        if not plan.is_empty:
+            schedule_s = max(0.0, now - self._planned_at_s - result.duration_s)
+            self._state.emit(outcome.step_finished(self._state, plan, result, now, schedule_s))
+            self._step += 1
+        return self._state.take_events()
+
+    def _why_never(self, live: LiveRequest) -> str | None:
+        limits = self._state.limits
+        num_prompt = live.request.num_prompt_tokens
+        limit = min(limits.max_request_tokens - 1, limits.kv_capacity_tokens)
+        if num_prompt > limit:
+            return f"The prompt has {num_prompt} tokens; this engine can take at most {limit}."
+        return None

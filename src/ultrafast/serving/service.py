@@ -1,0 +1,284 @@
+"""The use cases of the server: chat, complete, tokenize, detokenize, list models.
+
+One call becomes one engine request per choice; their events become one stream of `ServingEvent`s. Runs on the event loop;
+prompts that take more than a moment are prepared on a small thread pool. Leaving a stream aborts its requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ultrafast.core.clock import Clock
+from ultrafast.core.errors import InvalidRequestError, ModelNotFoundError
+from ultrafast.core.tiers import ServiceTier
+from ultrafast.engine.options import EngineFacts
+from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptions, ServingEvent
+from ultrafast.serving.detokenize import decode_tokens
+from ultrafast.serving.generation import Generation, PreparedCall
+from ultrafast.serving.limits import check_text_fits, check_token_ids, longest_piece_bytes, output_limit
+from ultrafast.serving.ports import EnginePort, Tokenizer
+from ultrafast.serving.prompts import Conversation, PromptBuilder
+from ultrafast.serving.sampling import SamplingDefaults, concrete_seed, sampling_params
+from ultrafast.serving.stops import StopAutomaton
+from ultrafast.serving.stream import OutputPlan
+from ultrafast.serving.structured import grammar_for, is_large
+from ultrafast.serving.tool_formats import MARKERS, THINK_CLOSE, THINK_OPEN
+from ultrafast.serving.tools import ToolPlan, plan_tools
+
+_INLINE_CHARS = 4096
+"""Text that is tokenised in about a millisecond; more goes to a worker thread."""
+_HUGE_CHARS = 256 * 1024
+"""Text that may take seconds: it has a thread of its own and delays only its like."""
+_NUM_WORKERS = 2
+MAX_CHOICES = 128
+MAX_TOKENIZE_CHARS = 1024 * 1024
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A served model. `created_s` is when this server began to serve it, Unix seconds."""
+
+    model_id: str
+    created_s: int
+    facts: EngineFacts
+
+
+class Service:
+    """Serves one model with one embedded engine. Any number of tasks of one event loop may call it until `close`."""
+
+    def __init__(
+        self,
+        engine: EnginePort,
+        tokenizer: Tokenizer,
+        *,
+        model_id: str,
+        created_s: int,
+        defaults: SamplingDefaults | None = None,
+        template_source: str | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """`template_source` replaces the model's own chat template.
+
+        Raises:
+            ModelFileError: the chat template does not compile.
+        """
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._model_id = model_id
+        self._created_s = created_s
+        self._defaults = defaults or SamplingDefaults()
+        self._clock = clock
+        self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="prompt")
+        self._huge_worker = ThreadPoolExecutor(1, thread_name_prefix="huge-prompt")
+        self.prompts = PromptBuilder(tokenizer, template_source)
+        control_ids = self.prompts.control_ids
+        self._piece_bytes = longest_piece_bytes(tokenizer)
+        self._marker_pieces = {control_ids[text]: text.encode() for text in MARKERS if text in control_ids}
+
+    def models(self) -> list[ModelInfo]:
+        """Return what is served."""
+        return [ModelInfo(self._model_id, self._created_s, self._engine.facts)]
+
+    async def chat(self, call: ChatCall) -> AsyncGenerator[ServingEvent, None]:
+        """Answer a conversation. See `contract` for the order of events.
+
+        Raises:
+            ModelNotFoundError, InvalidRequestError, ContextLengthError: before the first event.
+            UnavailableError: the engine takes no requests, or stopped in the middle of this one.
+            EngineFailedError: the engine could not finish.
+        """
+        self._check_model(call.model)
+        prepared = await self._prepare_chat(call)
+        async with aclosing(self._generate(prepared)) as events:
+            async for event in events:
+                yield event
+
+    async def complete(self, call: CompletionCall) -> AsyncGenerator[ServingEvent, None]:
+        """Continue one or more texts. Same events and errors as `chat`."""
+        self._check_model(call.model)
+        prepared = await self._prepare_completion(call)
+        async with aclosing(self._generate(prepared)) as events:
+            async for event in events:
+                yield event
+
+    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Return the tokens of a text, which may be longer than the context.
+
+        Raises:
+            InvalidRequestError: it is longer than a megabyte.
+        """
+        if len(text) > MAX_TOKENIZE_CHARS:
+            raise InvalidRequestError(
+                f"the text has {len(text)} characters, the limit is {MAX_TOKENIZE_CHARS}", param="prompt", hint="send it in parts"
+            )
+        return await self._run(
+            len(text), lambda: self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
+        )
+
+    async def tokenize_chat(self, conversation: Conversation) -> list[int]:
+        """Return the tokens of a conversation, exactly as `chat` would send them to the engine.
+
+        Raises:
+            InvalidRequestError: see `PromptBuilder.render`.
+        """
+        _, tokens = await self._chat_prompt(conversation)
+        return tokens
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, control tokens spelled out.
+
+        Raises:
+            InvalidRequestError: an id is not in the vocabulary.
+        """
+        check_token_ids(tokens, self._tokenizer.size, "tokens")
+        spell = self._tokenizer.special_text
+        pieces = self._tokenizer.pieces
+        return b"".join([pieces[token] or spell(token).encode() for token in tokens]).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Stop the worker threads. No call may follow."""
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        self._huge_worker.shutdown(wait=True, cancel_futures=True)
+
+    def _check_model(self, model: str) -> None:
+        if model != self._model_id:
+            raise ModelNotFoundError(
+                f"the model {model!r} is not served here", param="model", hint=f"this server serves {self._model_id!r}"
+            )
+
+    async def _run(self, num_chars: int, work: Callable[[], _T]) -> _T:
+        """Do short work at once and long work on a thread."""
+        if num_chars <= _INLINE_CHARS:
+            return work()
+        pool = self._huge_worker if num_chars > _HUGE_CHARS else self._workers
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    async def _chat_prompt(self, conversation: Conversation) -> tuple[str, list[int]]:
+        # Rendering is an order of magnitude faster than tokenising.
+        rendered = await self._run(_num_chars(conversation) // 16, lambda: self.prompts.render(conversation))
+        items = rendered.items
+        self._check_fits(rendered.text, "messages")
+        tokens = await self._run(self.prompts.num_uncached_chars(items), lambda: self.prompts.tokens(items))
+        return rendered.text, tokens
+
+    async def _prepare_chat(self, call: ChatCall) -> PreparedCall:
+        chat_format = self.prompts.require_format()
+        self._check_options(call.options)
+        tools = await self._run(_num_tool_chars(call), lambda: plan_tools(call, chat_format, self.prompts.control_ids))
+        grammar = tools.grammar or await self._grammar(call.options)
+        text, tokens = await self._chat_prompt(
+            Conversation(call.messages, list(tools.shown), call.add_generation_prompt, call.template_kwargs)
+        )
+        output = self._output_plan(call.options, tools, text if chat_format.has_reasoning else None)
+        return self._prepared(call, [tokens], grammar, output)
+
+    async def _prepare_completion(self, call: CompletionCall) -> PreparedCall:
+        options = call.options
+        if options.echo and options.num_logprobs is not None:
+            raise InvalidRequestError("echo with logprobs would need log-probabilities of the prompt", param="logprobs")
+        self._check_options(options, len(call.prompts))
+        grammar = await self._grammar(options)
+        prompts = [await self._completion_tokens(prompt) for prompt in call.prompts]
+        echoes = tuple(self._prompt_text(prompt) for prompt in call.prompts) if options.echo else ()
+        return self._prepared(call, prompts, grammar, self._output_plan(options, ToolPlan(), None), echoes)
+
+    def _prepared(
+        self,
+        call: ChatCall | CompletionCall,
+        prompts: list[list[int]],
+        grammar: str | None,
+        output: OutputPlan,
+        echoes: tuple[str, ...] = (),
+    ) -> PreparedCall:
+        options = call.options
+        seed = concrete_seed(options.seed)
+        max_request_tokens = self._engine.facts.max_request_tokens
+        limits = [output_limit(options, self._defaults, len(prompt), max_request_tokens) for prompt in prompts]
+        return PreparedCall(
+            request_id=call.request_id,
+            arrival_s=call.arrival_s,
+            prompts=tuple(tuple(prompt) for prompt in prompts),
+            params=tuple(
+                sampling_params(options, self._defaults, max_tokens=limit, seed=seed, grammar=grammar) for limit in limits
+            ),
+            num_choices=options.num_choices,
+            output=output,
+            tier=options.requested_tier or ServiceTier.DEFAULT,
+            tier_reason="default" if options.requested_tier is None else "requested",
+            cache_salt=options.cache_salt,
+            is_cached=options.is_cached,
+            echoes=echoes,
+        )
+
+    def _generate(self, prepared: PreparedCall) -> AsyncGenerator[ServingEvent, None]:
+        return Generation(prepared, self._engine, self._clock).events()
+
+    async def _completion_tokens(self, prompt: str | list[int]) -> list[int]:
+        if isinstance(prompt, str):
+            self._check_fits(prompt, "prompt")
+            return await self._run(len(prompt), lambda: self.prompts.text_tokens(prompt))
+        check_token_ids(prompt, self._tokenizer.size, "prompt")
+        return prompt
+
+    def _prompt_text(self, prompt: str | list[int]) -> str:
+        return (
+            prompt.encode("utf-8", "replace").decode()
+            if isinstance(prompt, str)
+            else decode_tokens(prompt, self._tokenizer.pieces)
+        )
+
+    def _check_fits(self, text: str, param: str) -> None:
+        check_text_fits(text, self._piece_bytes, self._engine.facts.max_request_tokens, param)
+
+    def _check_options(self, options: GenerationOptions, num_prompts: int = 1) -> None:
+        if num_prompts * options.num_choices > MAX_CHOICES:
+            raise InvalidRequestError(
+                f"{num_prompts} prompts with {options.num_choices} choices each; the limit is {MAX_CHOICES}", param="n"
+            )
+        check_token_ids([token for token, _ in options.logit_bias], self._tokenizer.size, "logit_bias")
+        check_token_ids(options.stop_token_ids, self._tokenizer.size, "stop_token_ids")
+
+    async def _grammar(self, options: GenerationOptions) -> str | None:
+        response_format = options.response_format
+        return await self._run(_INLINE_CHARS + 1 if is_large(response_format) else 0, lambda: grammar_for(response_format))
+
+    def _output_plan(self, options: GenerationOptions, tools: ToolPlan, reasoning_prompt: str | None) -> OutputPlan:
+        """`reasoning_prompt`: the prompt's text when the model thinks between tags, else None."""
+        is_parsed = tools.tool_format is not None or reasoning_prompt is not None
+        return OutputPlan(
+            pieces=self._tokenizer.pieces,
+            overrides=self._marker_pieces if is_parsed else None,
+            stops=StopAutomaton(options.stop) if options.stop else None,
+            splits_reasoning=reasoning_prompt is not None,
+            is_thinking=reasoning_prompt is not None
+            and reasoning_prompt.rfind(THINK_OPEN) > reasoning_prompt.rfind(THINK_CLOSE)
+            and reasoning_prompt.rstrip().endswith(THINK_OPEN),
+            tool_format=tools.tool_format,
+            tool_names=tools.names,
+            special_text=self._tokenizer.special_text,
+        )
+
+
+def _num_chars(conversation: Conversation) -> int:
+    """Estimate how much text a conversation holds, by its longest fields only: this decides where it is rendered, no more."""
+    num_chars = 256 * len(conversation.messages) + 2048 * len(conversation.tools)
+    for message in conversation.messages:
+        content = message.get("content")
+        if isinstance(content, str):
+            num_chars += len(content)
+        elif isinstance(content, list):
+            num_chars += sum(len(part.get("text") or "") for part in content if isinstance(part, dict))
+    return num_chars
+
+
+def _num_tool_chars(call: ChatCall) -> int:
+    """Return how much schema `plan_tools` has to compile: it does so only for calls that are forced."""
+    return 0 if not call.tools or call.tool_choice in ("none", "auto") else len(str(call.tools))

@@ -1,0 +1,158 @@
+"""The composition root: the only place that chooses who works with whom, and in what order they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ultrafast import __version__
+from ultrafast.api.app import build_app
+from ultrafast.api.auth import ApiKeys
+from ultrafast.api.edge import Edge
+from ultrafast.config.recommended import with_recommendations
+from ultrafast.config.settings import Settings
+from ultrafast.core.errors import ConfigError, UltrafastError
+from ultrafast.core.tiers import ServiceTier
+from ultrafast.engine.client import EngineClient
+from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
+from ultrafast.engine.llama.machine import usable_cores
+from ultrafast.engine.llama.vocab import Vocab
+from ultrafast.engine.messages import Loading
+from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.models.resolve import ResolvedModel
+from ultrafast.observe.metrics import Metrics
+from ultrafast.observe.recorder import Recorder
+from ultrafast.serving.content_log import ContentLoggingService
+from ultrafast.serving.sampling import SamplingDefaults
+from ultrafast.serving.service import Service
+
+_log = logging.getLogger("ultrafast.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything from outside, checked. `api_keys` are (name, key) pairs; `chat_template` replaces the model's own."""
+
+    settings: Settings
+    model: ResolvedModel
+    api_keys: tuple[tuple[str, str], ...] = ()
+    chat_template: str | None = None
+
+    @property
+    def model_id(self) -> str:
+        """The name under which the API serves the model."""
+        return self.settings.model.served_name or self.model.model_id
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Whom to tell of the start. `on_loading`: stage and fraction in [0, 1]; `on_ready`: once, when requests are served."""
+
+    on_loading: Callable[[str, float], None]
+    on_ready: Callable[[EngineFacts], None]
+
+
+def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
+    """Put the parts together. The application's lifespan starts and stops the engine; nothing runs before it is entered.
+
+    Raises:
+        ModelFileError: the vocabulary cannot be read, or the chat template does not compile.
+        ConfigError: no usable libllama, or more threads than cores.
+    """
+    settings = inputs.settings
+    vocab = Vocab.load(str(inputs.model.path), settings.engine.libllama_path)
+    engine = _build_engine(inputs, callbacks.on_loading)
+    service_class = ContentLoggingService if settings.logging.is_content_logged else Service
+    service = service_class(
+        engine,
+        vocab,
+        model_id=inputs.model_id,
+        created_s=int(datetime.now(tz=UTC).timestamp()),
+        defaults=_sampling_defaults(settings, vocab),
+        template_source=inputs.chat_template,
+    )
+    recorder = _build_recorder(settings, engine)
+
+    def on_ready(facts: EngineFacts) -> None:
+        recorder.describe_build(__version__, facts.build, inputs.model_id)
+        callbacks.on_ready(facts)
+
+    return build_app(
+        service,
+        engine.health,
+        settings.server,
+        recorder,
+        keys=ApiKeys(inputs.api_keys),
+        lifespan=lambda: _lifespan(engine, service, on_ready),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(engine: EngineClient, service: Service, on_ready: Callable[[EngineFacts], None]) -> AsyncIterator[None]:
+    """Loads while requests are answered already (live 200, ready 503); a start that fails ends the body with its error.
+
+    enter --> [ engine loads -> on_ready ]   in the background
+    exit  --> a start that still goes on is given up -> engine child ends -> worker threads end
+    """
+    failure: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            starting = group.create_task(_start(engine, on_ready), name="engine-start")
+            yield
+            starting.cancel()
+    except* UltrafastError as errors:
+        failure = errors.exceptions[0]  # without the group's wrapping
+    finally:
+        await engine.close()
+        service.close()
+    if failure is not None:
+        raise failure
+
+
+async def _start(engine: EngineClient, on_ready: Callable[[EngineFacts], None]) -> None:
+    on_ready(await engine.start())
+
+
+def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> EngineClient:
+    settings = inputs.settings
+    _check_threads(settings.engine.num_threads)
+    options = EngineOptions(model_path=str(inputs.model.path), **settings.engine.model_dump())
+    policy = RecoveryPolicy(stall_after_s=settings.server.stall_after_s)
+
+    def tell(progress: Loading) -> None:
+        on_loading(progress.stage, progress.fraction)
+
+    return EngineClient(options, on_loading=tell, policy=policy)
+
+
+def _check_threads(num_threads: int) -> None:
+    if num_threads > usable_cores():
+        raise ConfigError(
+            f"engine.num_threads = {num_threads}, but this process may use {usable_cores()} cores; "
+            "more threads than cores make every token slower.",
+            param="engine.num_threads",
+            hint="Leave it out (or 0): one thread per usable core.",
+        )
+
+
+def _build_recorder(settings: Settings, engine: EngineClient) -> Recorder:
+    tiers = [getattr(settings.tiers, tier) for tier in ServiceTier]
+    metrics = Metrics([tier.ttft_ms / 1000 for tier in tiers], [tier.tpot_ms / 1000 for tier in tiers])
+    metrics.watch_last_step_age(lambda: engine.health().last_step_age_s)
+    recorder = Recorder(metrics)
+
+    def note_restart(event: EngineRestarted) -> None:
+        recorder.on_restart()
+        _log.warning("the engine was lost (%s); %d requests wait for the next one", event.reason, event.num_live_requests)
+
+    engine.add_listener(recorder.on_report)
+    engine.add_restart_listener(note_restart)
+    return recorder
+
+
+def _sampling_defaults(settings: Settings, vocab: Vocab) -> SamplingDefaults:
+    return SamplingDefaults(**with_recommendations(settings.sampling, vocab.metadata).model_dump())

@@ -1,0 +1,276 @@
+"""The application under uvicorn on a loopback port: clients that leave, read slowly, send slowly, or stay for the shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+from tests.component.api.edge import HELLO, Setup, listening, make, raw_request, until
+from tests.component.api.fake_service import Gate, flooding, playing, speaking, started, waiting
+
+from ultrafast.api.exchange import Exchange
+from ultrafast.core.errors import EngineFailedError, OverloadedError
+
+CHAT = "/v1/chat/completions"
+GOOD = json.dumps(HELLO).encode()
+STREAM = json.dumps({**HELLO, "stream": True}).encode()
+
+
+def is_idle(setup: Setup) -> bool:
+    return setup.sample("ultrafast_requests_in_flight") == 0 and setup.lifecycle.num_active == 0
+
+
+def aborted(setup: Setup) -> float:
+    return setup.sample("ultrafast_requests_total", tier="default", outcome="aborted")
+
+
+async def post(port: int, body: bytes = GOOD) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        return await http.post(CHAT, content=body, headers={"content-type": "application/json"})
+
+
+@pytest.mark.parametrize("is_reset", [False, True], ids=["fin", "rst"])
+@pytest.mark.parametrize("body", [GOOD, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize("before", [(), ("a",)], ids=["before_first_token", "mid_answer"])
+async def test_a_client_that_leaves_aborts_its_request(before: tuple[str, ...], body: bytes, is_reset: bool) -> None:
+    gate = Gate()
+    setup = make({"m": waiting(gate, *before)})
+    async with listening(setup) as port:
+        _, writer = await raw_request(port, CHAT, body)
+        await gate.entered.wait()
+        assert setup.sample("ultrafast_requests_in_flight") == 1
+        if is_reset:
+            writer.transport.abort()
+        else:
+            writer.close()
+        await gate.left.wait()
+        await until(lambda: is_idle(setup))
+        assert gate.num_aborted == 1
+        assert aborted(setup) == 1
+        assert setup.sample("ultrafast_http_responses_total", route=CHAT, status_class="aborted") == 1
+        setup.service.scripts["m"] = speaking("ok")
+        assert (await post(port)).status_code == 200
+
+
+async def test_many_that_leave_keep_no_place() -> None:
+    gate = Gate()
+    setup = make({"w": waiting(gate, "a"), "e": playing(EngineFailedError("x"))})
+    bodies = [json.dumps({**HELLO, "model": model, "stream": i % 2 == 0}).encode() for i in range(10) for model in "weu"]
+    async with listening(setup) as port:
+        writers = [(await raw_request(port, CHAT, body))[1] for body in [*bodies, b"{", b""]]
+        await until(lambda: gate.num_inside == 10)
+        for writer in writers:
+            writer.close()
+        await until(lambda: is_idle(setup))
+        assert gate.num_inside == 0
+        assert aborted(setup) == 10
+
+
+async def test_a_pipelined_second_request_does_not_hide_that_the_client_left() -> None:
+    gate = Gate()
+    setup = make({"m": waiting(gate, "a")})
+    async with listening(setup) as port:
+        _, writer = await raw_request(port, CHAT, STREAM)
+        await gate.entered.wait()
+        writer.write(b"GET /health/live HTTP/1.1\r\nhost: t\r\n\r\n")
+        await writer.drain()
+        writer.close()
+        await gate.left.wait()
+        await until(lambda: is_idle(setup))
+        assert len(setup.service.calls) == 1
+
+
+async def test_a_reader_that_stops_loses_its_request_and_only_that() -> None:
+    closed = asyncio.Event()
+    setup = make({"flood": flooding("x" * 4000, closed)}, write_stall_timeout_s=0.2)
+    body = json.dumps({**HELLO, "model": "flood", "stream": True}).encode()
+    async with listening(setup) as port:
+        sock = socket.create_connection(("127.0.0.1", port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        sock.sendall(head + body)
+        await until(closed.is_set)
+        await until(lambda: is_idle(setup))
+        assert (await post(port)).status_code == 200
+        assert aborted(setup) == 1
+        # Bounded: what the kernel holds for one connection, not what the model could say meanwhile.
+        assert setup.sample("ultrafast_output_tokens_total", tier="default") * 4000 < 16 * 1024 * 1024
+        sock.close()
+
+
+async def test_silence_is_filled_with_pings_between_events() -> None:
+    gate = Gate()
+    setup = make({"m": waiting(gate, "a")}, keepalive_interval_s=0.02)
+    async with listening(setup) as port:
+        reader, writer = await raw_request(port, CHAT, STREAM)
+        text = ""
+        while text.count(": ping\n\n") < 2:
+            text += (await reader.read(4096)).decode()
+        assert text.index('"content":"a"') < text.index(": ping")
+        gate.opened.set()
+        while "[DONE]" not in text:
+            text += (await reader.read(4096)).decode()
+        events = [line for line in text.split("\r\n") if line.startswith(("data:", ":"))]
+        assert all(event.endswith("\n\n") for event in events)
+        writer.close()
+
+
+@pytest.mark.parametrize("error", [OverloadedError("busy"), ZeroDivisionError("bug")])
+async def test_errors_after_a_ping_come_in_the_stream(error: Exception) -> None:
+    gate = Gate()
+
+    async def script(call: Any) -> Any:
+        await gate.wait()
+        raise error
+        yield started(call)
+
+    setup = make({"m": script}, keepalive_interval_s=0.02)
+    async with listening(setup) as port:
+        reader, writer = await raw_request(port, CHAT, STREAM)
+        text = ""
+        while ": ping" not in text:
+            text += (await reader.read(4096)).decode()
+        assert text.startswith("HTTP/1.1 200")
+        gate.opened.set()
+        while "[DONE]" not in text:
+            text += (await reader.read(4096)).decode()
+        event = next(line for line in text.split("\r\n") if line.startswith("data: {"))
+        assert json.loads(event.removeprefix("data: ").split("\n")[0])["error"]["message"]
+        writer.close()
+        await until(lambda: is_idle(setup))
+
+
+async def test_bodies_and_headers_that_never_come() -> None:
+    setup = make(read_timeout_s=0.1)
+    async with listening(setup) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 100\r\n\r\n{{".encode())
+        text = (await reader.readuntil(b"}}")).decode()
+        assert text.startswith("HTTP/1.1 408")
+        assert '"code":"request_timeout"' in text
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/models HTTP/1.1\r\nx-slow: ")
+        assert (await reader.read()).startswith(b"HTTP/1.1 408")
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert (await reader.read()).startswith(b"HTTP/1.1 408")
+        writer.close()
+        assert (await post(port)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"NONSENSE\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n", 400),
+        (f"POST {CHAT} HTTP/1.1\r\nhost: t\r\n\r\n".encode(), 411),
+        (f"POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 9999999999\r\nexpect: 100-continue\r\n\r\n".encode(), 413),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 300_000, 431),
+    ],
+)
+async def test_requests_that_are_no_http_or_too_much(request_bytes: bytes, status: int) -> None:
+    async with listening(make()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_bytes)
+        text = await reader.readuntil(b"}}")
+        assert text.startswith(f"HTTP/1.1 {status}".encode())
+        assert b'{"error":{"message":' in text
+        writer.close()
+
+
+async def test_a_large_refused_body_still_gets_its_answer() -> None:
+    async with listening(make(max_body_bytes=4096)) as port:
+        answer = await post(port, b" " * 3_000_000)
+        assert answer.status_code == 413
+        assert (await post(port)).status_code == 200
+
+
+async def test_a_chunked_body_over_the_limit() -> None:
+    async def pieces() -> Any:
+        for _ in range(50):
+            yield b" " * 1000
+
+    async with listening(make(max_body_bytes=4096)) as port, httpx.AsyncClient() as http:
+        headers = {"content-type": "application/json"}
+        answer = await http.post(f"http://127.0.0.1:{port}{CHAT}", content=pieces(), headers=headers)
+        assert answer.status_code == 413
+
+
+async def test_one_connection_serves_many_requests() -> None:
+    async with listening(make()) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        for _ in range(3):
+            assert (await http.post(CHAT, json=HELLO)).status_code == 200
+            assert (await http.get("/nope")).status_code == 404
+            assert (await http.post(CHAT, json={**HELLO, "stream": True})).text.endswith("data: [DONE]\n\n")
+
+
+async def test_drain_lets_running_answers_finish() -> None:
+    gate = Gate()
+    setup = make({"m": waiting(gate, "a", after=("b",))})
+    async with listening(setup) as port, asyncio.TaskGroup() as group:
+        answer = group.create_task(post(port, STREAM))
+        await gate.entered.wait()
+        drain = group.create_task(setup.lifecycle.drain(60))
+        await until(lambda: setup.lifecycle.is_draining)
+        assert (await post(port)).status_code == 503
+        gate.opened.set()
+        assert await drain == 0
+        assert '"content":"b"' in (await answer).text
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_drain_cuts_what_takes_too_long(is_stream: bool) -> None:
+    gate = Gate()
+    setup = make({"m": waiting(gate, "a")})
+    async with listening(setup) as port, asyncio.TaskGroup() as group:
+        request = group.create_task(post(port, STREAM if is_stream else GOOD))
+        await gate.entered.wait()
+        assert await setup.lifecycle.drain(0) == 1
+        answer = await request
+        assert '"code":"shutting_down"' in answer.text
+        assert answer.status_code == (200 if is_stream else 503)
+        assert answer.text.endswith("data: [DONE]\n\n") == is_stream
+        assert gate.num_aborted == 1
+
+
+async def test_an_ended_request_leaves_nothing_behind() -> None:
+    gate = Gate()
+    setup = make({"w": waiting(gate, "a"), "e": playing(EngineFailedError("x"))})
+    async with listening(setup) as port:
+        for model in ("m", "e", "w"):
+            for is_stream in (False, True):
+                body = json.dumps({**HELLO, "model": model, "stream": is_stream}).encode()
+                _, writer = await raw_request(port, CHAT, body)
+                await until(lambda: len(setup.service.calls) == 1)
+                await until(lambda: gate.num_inside == 1 if model == "w" else is_idle(setup))  # noqa: B023 - awaited at once
+                writer.close()
+                await until(lambda: is_idle(setup))
+                setup.service.calls.clear()
+
+        def num_exchanges() -> int:
+            gc.collect()
+            return sum(isinstance(item, Exchange) for item in gc.get_objects())
+
+        # The server forgets a connection when it has seen its end.
+        await until(lambda: num_exchanges() == 0)
+
+
+async def test_nodelay_is_set() -> None:
+    gate = Gate()
+    setup = make({"m": waiting(gate, "a")})
+    async with listening(setup) as port:
+        _, writer = await raw_request(port, CHAT, STREAM)
+        await gate.entered.wait()
+        (exchange,) = setup.lifecycle._active
+        assert exchange.connection is not None
+        transport = exchange.connection.abort.__self__  # type: ignore[attr-defined]
+        sock = transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        writer.close()
+        await gate.left.wait()

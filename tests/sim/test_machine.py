@@ -1,0 +1,131 @@
+"""Random lives of an engine: whatever comes in whatever order, the invariants of the harness hold and everybody ends once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
+
+from ultrafast.core.request import FinishReason
+from ultrafast.core.step import StepStatus
+from ultrafast.core.tiers import ServiceTier
+
+PREFIXES = {name: tokens_of(name, 80) for name in ("system", "other")}
+FAULTS = (StepStatus.OUT_OF_KV, StepStatus.INVALID)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Adds, aborts, faults and steps in any order; at the end all work is finished and all books agree."""
+
+    @initialize(
+        capacity=st.integers(60, 400),
+        num_running=st.integers(1, 5),
+        num_cached=st.integers(0, 4),
+        can_trim=st.booleans(),
+        has_cache=st.sampled_from([True, True, True, False]),
+        step_tokens=st.integers(5, 70),
+        end_every=st.sampled_from([0, 7]),
+    )
+    def start(
+        self,
+        *,
+        capacity: int,
+        num_running: int,
+        num_cached: int,
+        can_trim: bool,
+        has_cache: bool,
+        step_tokens: int,
+        end_every: int,
+    ) -> None:
+        limits = make_limits(
+            kv_capacity_tokens=capacity,
+            max_request_tokens=300,
+            max_step_tokens=step_tokens,
+            max_num_running=num_running,
+            max_num_cached=num_cached,
+            can_trim=can_trim,
+            enable_prefix_cache=has_cache,
+            reserve_tokens=16,
+        )
+        self.sim = Simulation(limits, end_every=end_every)
+        self.num_added = 0
+        self.sick: set[str] = set()
+        self.num_faults = 0
+
+    @rule(data=st.data())
+    def add(self, data: st.DataObject) -> None:
+        self.sim.add(self._draw_request(data.draw))
+
+    def _draw_request(self, draw: Any) -> Any:
+        request_id = f"r{self.num_added}"
+        self.num_added += 1
+        prefix = PREFIXES[draw(st.sampled_from(sorted(PREFIXES)))][: draw(st.integers(1, 80))]
+        own = tokens_of(draw(st.sampled_from(["x", "y", request_id])), draw(st.integers(0, 30)))
+        return make_request(
+            request_id,
+            prefix + own,
+            draw(st.integers(1, 40)),
+            tier=draw(st.sampled_from(list(ServiceTier))),
+            arrival_s=self.sim.clock(),
+            salt=draw(st.sampled_from(["", "", "tenant"])),
+            use_cache=draw(st.sampled_from([True, True, True, False])),
+        )
+
+    @precondition(lambda self: self._alive())
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from(self._alive()))
+        self.sim.abort(request_id)
+        assert self.sim.finished[request_id].reason is FinishReason.ABORT
+
+    @rule(steps=st.integers(1, 12))
+    def steps(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.sim.scheduler.has_work:
+                self.sim.step()
+
+    @rule(statuses=st.lists(st.sampled_from([*FAULTS, StepStatus.OK]), min_size=1, max_size=5))
+    def faulty_steps(self, statuses: list[StepStatus]) -> None:
+        self.sim.executor.injections.statuses.extend(statuses)
+        self.sim.may_cut_short = True
+        self.num_faults += sum(status in FAULTS for status in statuses)
+
+    @precondition(lambda self: self._alive())
+    @rule(data=st.data(), kind=st.sampled_from(["invalid_ids", "failing_ids", "uncopyable_ids"]))
+    def faulty_request(self, data: st.DataObject, kind: str) -> None:
+        request_id = data.draw(st.sampled_from(self._alive()))
+        getattr(self.sim.executor.injections, kind).add(request_id)
+        if kind != "uncopyable_ids":
+            self.sick.add(request_id)
+
+    @invariant()
+    def only_the_sick_fail(self) -> None:
+        """A fault costs at most one request; a sick request fails alone."""
+        if not hasattr(self, "sim"):
+            return
+        failed = [finished.request_id for finished in self.sim.finished.values() if finished.reason is FinishReason.ERROR]
+        bystanders = [name for name in failed if name not in self.sick and not self._could_never_run(name)]
+        assert len(bystanders) <= self.num_faults
+
+    def _could_never_run(self, request_id: str) -> bool:
+        limits = self.sim.limits
+        return self.sim.requests[request_id].num_prompt_tokens > min(limits.max_request_tokens - 1, limits.kv_capacity_tokens)
+
+    def _alive(self) -> list[str]:
+        return [request_id for request_id in self.sim.requests if request_id not in self.sim.finished]
+
+    def teardown(self) -> None:
+        if hasattr(self, "sim"):
+            self.sim.run()
+            self.sim.check_all_finished()
+            self.only_the_sick_fail()
+
+
+TestEngineMachine = pytest.mark.timeout(300)(EngineMachine.TestCase)
+TestEngineMachine.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from ultrafast.core.errors import InvalidRequestError
+from ultrafast.serving import structured
+from ultrafast.serving.contract import ResponseFormat
+
+
+class ByteVocabulary:
+    """256 bytes and an end token."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    tokens = (*(bytes([byte]) for byte in range(256)), b"\xff<end>")
+    special_token_ids = (256,)
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+TOKENIZER = LLTokenizer(TokenizerWrapper(ByteVocabulary()), n_vocab=257)
+
+
+def accepts(grammar: str | None, text: str) -> bool:
+    assert grammar is not None
+    matcher = LLMatcher(TOKENIZER, grammar)
+    data = list(text.encode())
+    return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting() and not matcher.is_error()
+
+
+def schema(value: dict[str, Any]) -> ResponseFormat:
+    return ResponseFormat("json_schema", value)
+
+
+def test_text_has_no_grammar() -> None:
+    assert structured.grammar_for(ResponseFormat()) is None
+
+
+def test_json_object() -> None:
+    grammar = structured.grammar_for(ResponseFormat("json_object"))
+    assert accepts(grammar, '{"a": [1, {"b": null}]}')
+    assert not accepts(grammar, "[1]")
+    assert not accepts(grammar, "text")
+
+
+def test_schema_is_enforced() -> None:
+    grammar = structured.grammar_for(
+        schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False})
+    )
+    assert accepts(grammar, '{"n": 5}')
+    assert not accepts(grammar, '{"n": "5"}')
+    assert not accepts(grammar, "{}")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_accepted"),
+    [
+        ('{"a":1}', True),
+        ('{"a": 1, "b": 2}', True),
+        ('{\n  "a": [\n    1\n  ]\n}', True),
+        ('{\n\n"a":1}', False),
+        ('{  "a":1}', False),
+        ('{\n' + " " * 40 + '"a":1}', False),
+        (' {"a":1}', False),
+    ],
+)  # fmt: skip
+def test_white_space_cannot_run_away(text: str, is_accepted: bool) -> None:
+    assert accepts(structured.grammar_for(ResponseFormat("json_object")), text) is is_accepted
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"type": "nonsense"},
+        {"not": {"type": "object"}},
+        {"type": "array", "uniqueItems": True},
+        {"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True}},
+        {"$ref": "http://example.com/schema"},
+        {"$ref": "#/nowhere"},
+        {"type": "string", "pattern": "(?=x)y"},
+        {"type": "string", "pattern": "(unclosed"},
+        {"allOf": [{"type": "string"}, {"type": "integer"}]},
+        {"type": 5},
+        {"type": "string", "enum": ["x" * 40_000]},
+        {"properties": {f"p{i}": {"type": "string"} for i in range(600)}},
+    ],
+)
+def test_what_cannot_be_enforced_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        structured.grammar_for(schema(bad))
+    assert caught.value.param == "response_format"
+
+
+def test_deep_schema_is_refused() -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(100_000):
+        deep = {"items": deep}
+    with pytest.raises(InvalidRequestError):
+        structured.grammar_for(schema(deep))
+    while deep.get("items"):  # take it apart by hand: freeing it recursively is what a deep structure is bad at
+        deep = deep["items"]
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"^hello there indeed\!$", r"^hello there indeed\\!$", r"^[a-z]{2,5}\d+$", r"^(\([0-9]{3}\))?[0-9]{3}-[0-9]{4}$"]
+)
+def test_patterns_that_broke_other_servers_are_enforced(pattern: str) -> None:
+    """Their grammars failed to parse and the answer came back unconstrained."""
+    grammar = structured.grammar_for(schema({"type": "string", "pattern": pattern}))
+    assert not accepts(grammar, '"something else"')
+
+
+def test_odd_descriptions_change_nothing() -> None:
+    """A description once emptied the grammar stack of another server and ended its process."""
+    for description in ('"quotes" \\ and \n ::= root', "(-- comment", "ünïcode 世界"):
+        grammar = structured.grammar_for(schema({"type": "object", "description": description}))
+        assert accepts(grammar, "{}")
+
+
+@pytest.mark.parametrize("grammar", ["root ::= foo", "start: foo", "", "{", json.dumps({"grammars": []})])
+def test_malformed_grammars_are_reported_not_raised_by_the_library(grammar: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        structured.check_grammar(grammar, "response_format")
