@@ -6,7 +6,8 @@
     between       end of a step -> begin of the next one: what the engine loop adds to every token of a busy engine
 
 The same engine is then used without HTTP, by the engine client in this process: that part is IPC, the rest is HTTP and serving.
-The client's own wake-up is in all figures.
+The client's own wake-up is in all figures. Making tokens of a prompt is part of `request in`, although every server must do it:
+how long that takes by itself is shown beside it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ultrafast.core.request import Request, SamplingParams
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.options import EngineOptions
+from ultrafast.serving.prompts import Conversation, PromptBuilder
 
 STEP_S = 0.005
 NUM_TOKENS = 32
@@ -58,13 +60,14 @@ class Delays:
 def run(options: Options) -> Report:
     num_requests = 20 if options.is_quick else 300
     os.environ[timed_engine.STEP_VARIABLE] = str(STEP_S)
-    os.environ[timed_engine.TOKEN_VARIABLE] = str(_word_token(options.model_path))
+    token, prompts_ms = _look_at_prompts(options, num_requests)
+    os.environ[timed_engine.TOKEN_VARIABLE] = str(token)
     http, floor_ms, cpu_ms = _over_http(options, num_requests)
     ipc = asyncio.run(_over_ipc(options, num_requests))
-    return _report(http, ipc, floor_ms, cpu_ms)
+    return _report(http, ipc, {"GET /health/live": floor_ms, "template and tokens alone": prompts_ms}, cpu_ms)
 
 
-def _report(http: Delays, ipc: Delays, floor_ms: list[float], cpu_ms: float) -> Report:
+def _report(http: Delays, ipc: Delays, others: dict[str, list[float]], cpu_ms: float) -> Report:
     report = Report(columns=("milliseconds", "P50", "P95", "P99", "of it IPC, P50", "HTTP and serving, P50"))
     for label, whole, part in (
         ("request in", http.request_in, ipc.request_in),
@@ -74,14 +77,14 @@ def _report(http: Delays, ipc: Delays, floor_ms: list[float], cpu_ms: float) -> 
     ):
         middle, share = percentile(whole, 50), percentile(part, 50)
         report.rows.append((label, middle, percentile(whole, 95), percentile(whole, 99), share, middle - share))
-    for label, values in (("between two steps", http.between), ("GET /health/live", floor_ms)):
+    for label, values in {"between two steps": http.between, **others}.items():
         report.rows.append((label, *(percentile(values, p) for p in (50, 95, 99)), "-", "-"))
     report.rows.append(("CPU of the API process per token", cpu_ms, "-", "-", "-", "-"))
     report.add_goal_at_most("added per request, P50 ms", percentile(http.per_request, 50), GOAL_REQUEST_MS)
     report.add_goal_at_most("delay of a token, P50 ms", percentile(http.token_out, 50), GOAL_TOKEN_MS)
     report.add_goal_at_most("added to every step, P50 ms", percentile(http.between, 50), GOAL_TOKEN_MS)
     report.notes.append(f"steps of {STEP_S * 1e3:g} ms, {NUM_TOKENS} tokens, prompts of about {PROMPT_TOKENS} tokens, unique")
-    report.data = {"http": vars_of(http), "ipc": vars_of(ipc), "floor_ms": floor_ms, "cpu_ms_per_token": cpu_ms}
+    report.data = {"http": vars_of(http), "ipc": vars_of(ipc), "others_ms": others, "cpu_ms_per_token": cpu_ms}
     return report
 
 
@@ -155,11 +158,20 @@ def _fresh_stamps(options: Options, name: str) -> Path:
     return path
 
 
-def _word_token(model_path: Path) -> int:
-    """A token that is text by itself, so that each one becomes one chunk."""
-    vocab = Vocab.load(str(model_path))
+def _look_at_prompts(options: Options, num_requests: int) -> tuple[int, list[float]]:
+    """A token that is text by itself, so that each becomes one chunk; and milliseconds from messages to tokens, per prompt."""
+    rng = random.Random(options.seed)
+    vocab = Vocab.load(str(options.model_path))
     try:
-        return vocab.tokenize(" water", add_special=False, parse_special=False)[0]
+        builder = PromptBuilder(vocab)
+        taken_ms = []
+        for _ in range(NUM_WARM_UPS + num_requests):
+            conversation = Conversation(unique_chat(rng, PROMPT_TOKENS, NUM_TOKENS)["messages"], [])
+            time.sleep(STEP_S)  # caches as cold as they are in a server that waits for its next request
+            begin_ns = time.perf_counter_ns()
+            builder.tokens(builder.render(conversation).items)
+            taken_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
+        return vocab.tokenize(" water", add_special=False, parse_special=False)[0], taken_ms[NUM_WARM_UPS:]
     finally:
         vocab.close()
 

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 
 from benchmarks.options import Options
 
-QUIET_LOAD = 0.3
-"""One-minute load average below which a machine counts as quiet. Compute threads spin at barriers: one busy neighbour on two
-cores makes every step 4 to 10 times slower."""
+QUIET_CORES = 0.05
+"""CPU that others may use during a run, in cores. Compute threads spin at barriers: one busy neighbour on two cores makes every
+step 4 to 10 times slower."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PACKAGES = ("ultrafast", "xllamacpp", "numpy", "uvicorn", "uvloop", "starlette", "msgspec", "httptools", "cffi")
 
 
@@ -38,12 +40,43 @@ def fingerprint(options: Options) -> dict[str, Any]:
     }
 
 
-def warnings_of(found: dict[str, Any]) -> list[str]:
-    """What speaks against trusting figures taken now."""
-    load = found["load_average"][0]
-    if load <= QUIET_LOAD:
+class Neighbours:
+    """CPU that processes other than ours use, from construction on.
+
+    Ours are this process and the children that it has waited for, so read it when everything has been stopped.
+    """
+
+    def __init__(self) -> None:
+        self._begin = (time.monotonic(), _busy_s(), _own_s())
+
+    def cores(self) -> float:
+        """Mean number of cores that others kept busy."""
+        elapsed_s, busy_s, own_s = (
+            now - then for now, then in zip((time.monotonic(), _busy_s(), _own_s()), self._begin, strict=True)
+        )
+        return max(0.0, busy_s - own_s) / max(elapsed_s, 1e-9)
+
+
+def quiet_warnings(cores: float) -> list[str]:
+    """What speaks against trusting the figures of a run during which others used so many cores."""
+    if cores <= QUIET_CORES:
         return []
-    return [f"WARNING: the machine is not quiet (load average {load:.2f}): figures are too slow and ratios are noise"]
+    return [f"WARNING: the machine is not quiet (others use {cores:.2f} cores): figures are too slow and ratios are noise"]
+
+
+def _busy_s() -> float:
+    """CPU seconds that the machine has spent on anything, waiting for disks not included, since it started."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(word) for word in _first_line("/proc/stat").split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
+
+
+def _own_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _first_line(path: str) -> str:
+    return Path(path).read_text().partition("\n")[0]
 
 
 def _cpu_model() -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 import time
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.fingerprint import fingerprint, warnings_of  # noqa: E402
+from benchmarks.fingerprint import Neighbours, fingerprint, quiet_warnings  # noqa: E402
 from benchmarks.options import Options  # noqa: E402
 from benchmarks.report import Benchmark, write_json  # noqa: E402
 
@@ -30,6 +31,7 @@ EXIT_FAILED = 1
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # unwinds, and so stops the servers
     arguments = _parse()
     if arguments.list:
         return _list()
@@ -45,12 +47,14 @@ def main() -> int:
 
 def _run(benchmark: Benchmark, options: Options) -> bool:
     """Run and report one benchmark; False when it broke (a missed goal is a result)."""
-    found = fingerprint(options)
-    warnings = warnings_of(found)
+    neighbours = Neighbours()
+    time.sleep(1.0)
+    found = {**fingerprint(options), "others_cores_before": neighbours.cores()}
     print(f"== {benchmark.name}: {benchmark.title}")
     print(f"   about {benchmark.planned_s(options.is_quick):.0f} s; {found['cpu']}, {found['num_cores']} cores", flush=True)
-    for warning in warnings:
+    for warning in quiet_warnings(found["others_cores_before"]):
         print(f"   {warning}", flush=True)
+    neighbours = Neighbours()
     begin_s = time.monotonic()
     try:
         report = benchmark.run(options)
@@ -59,7 +63,8 @@ def _run(benchmark: Benchmark, options: Options) -> bool:
         if os.environ.get("BENCH_TRACEBACK"):
             raise
         return False
-    report.notes += warnings
+    found["others_cores"] = neighbours.cores()
+    report.notes += quiet_warnings(found["others_cores"])
     head: dict[str, Any] = {"benchmark": benchmark.name, "title": benchmark.title, "duration_s": time.monotonic() - begin_s}
     stamp = datetime.now(tz=UTC).strftime("%Y%m%dT%H%M%SZ")
     path = RESULTS_DIR / f"{benchmark.name}-{stamp}{'-quick' if options.is_quick else ''}.json"

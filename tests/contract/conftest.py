@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.contract.executors import CAPACITY_TOKENS, MAX_STEP_TOKENS, NUM_SEQUENCES
 
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
+from ultrafast.engine.llama.executor import LlamaExecutor
+from ultrafast.engine.options import EngineOptions
 
 
-@pytest.fixture(params=["fake"])
+def _make_fake() -> Executor:
+    return FakeExecutor(capacity_tokens=CAPACITY_TOKENS, num_sequences=NUM_SEQUENCES, max_step_tokens=MAX_STEP_TOKENS)
+
+
+def _make_llama(model_path: Path) -> Executor:
+    options = EngineOptions(
+        str(model_path),
+        kv_capacity_tokens=CAPACITY_TOKENS,
+        max_step_tokens=MAX_STEP_TOKENS,
+        num_threads=1,  # other tests may keep the cores busy, and compute threads spin
+        max_num_running=NUM_SEQUENCES // 2,
+        max_num_cached=NUM_SEQUENCES // 2,
+    )
+    return LlamaExecutor.load(options, lambda *_: None)
+
+
+@pytest.fixture(scope="module", params=["fake", pytest.param("llama", marks=pytest.mark.integration)])
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    """An empty executor with the limits of `executors.py`; one more implementation = one more param here."""
-    made = FakeExecutor(capacity_tokens=CAPACITY_TOKENS, num_sequences=NUM_SEQUENCES, max_step_tokens=MAX_STEP_TOKENS)
+    """An executor with the limits of `executors.py`, shared by the suite; whoever uses it leaves it empty (see `driver`)."""
+    made = _make_fake() if request.param == "fake" else _make_llama(request.getfixturevalue("model_path"))
     yield made
     made.close()

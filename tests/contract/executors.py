@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ultrafast.core.request import Request, SamplingParams
-from ultrafast.core.step import KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
+from ultrafast.core.step import KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
 from ultrafast.engine.executor import Executor
 
 CAPACITY_TOKENS = 512
@@ -28,10 +28,18 @@ class Driver:
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
         self._step = 0
+        self._begun: list[str] = []
 
     def begin(self, *requests: Request) -> None:
         for one in requests:
+            self._begun.append(one.request_id)
             self.executor.begin_request(one)
+
+    def clear(self) -> None:
+        """Leave the executor as it was found: no request, no cell in use."""
+        for request_id in self._begun:
+            self.executor.end_request(request_id)
+        self.apply(*[TrimSequence(seq_id, 0) for seq_id in range(NUM_SEQUENCES)])
 
     def run(self, *work: SequenceWork) -> StepResult:
         self._step += 1

@@ -13,7 +13,10 @@ TEXT = read_all_text()
 
 
 def commands(group: click.Group, prefix: str = "ultrafast") -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from commands(command, f"{prefix} {name}")
         else:

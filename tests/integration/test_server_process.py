@@ -115,14 +115,23 @@ def test_a_busy_port_is_refused_before_anything_starts(model_path):
     assert err.splitlines()[-1].startswith("hint: ")
 
 
-def test_an_engine_that_cannot_load_is_a_clear_error(model_path, tmp_path):
-    """The header is checked before; what only libllama can find out comes back from the child."""
-    process = spawn("--port", "0", "--model", str(model_path), "--set", "engine.libllama_path=" + str(_not_a_library(tmp_path)))
+def test_an_engine_that_cannot_load_is_a_clear_error(model_path):
+    """The header is checked before; what only the child can find out comes back from it."""
+    process = spawn("--port", "0", "--model", str(model_path), "--context", "1000000000")
     out, err = process.communicate(timeout=DEADLINE_S)
-    assert out == ""
-    assert process.returncode in (1, 2)
-    assert "error: " in err
+    assert (process.returncode, out) == (1, "")
+    assert "error: a KV pool of 1000000000 tokens needs" in err
+    assert err.splitlines()[-1].startswith("hint: ")
     assert "Traceback" not in err
+
+
+def test_a_wrong_library_is_a_clear_error(model_path, tmp_path):
+    library = tmp_path / "libllama.so"
+    library.write_text("no library")
+    process = spawn("--port", "0", "--model", str(model_path), "--set", f"engine.libllama_path={library}")
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (2, "")
+    assert "error: cannot open libllama" in err
 
 
 def test_more_threads_than_cores_are_refused(model_path):
@@ -130,12 +139,6 @@ def test_more_threads_than_cores_are_refused(model_path):
     out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out) == (2, "")
     assert "engine.num_threads = 4096" in err
-
-
-def _not_a_library(folder):
-    path = folder / "libllama.so"
-    path.write_text("no library")
-    return path
 
 
 def test_the_engine_does_not_outlive_a_killed_server(serve, model_path):

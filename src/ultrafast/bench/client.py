@@ -191,6 +191,8 @@ class BenchClient:
             return ""
         finally:
             self.num_in_flight -= 1
+            if record.end_ns is None:
+                record.end_ns = self.now_ns()
 
     def now_ns(self) -> int:
         """The present moment on the run's scale."""

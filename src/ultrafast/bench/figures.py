@@ -100,22 +100,34 @@ def _seconds(start_ns: int, end_ns: int) -> float:
 
 
 def _tpot(record: RequestRecord) -> tuple[float | None, bool]:
-    """(last - first) / (tokens - tokens of the first chunk); the first chunk counts as one token when it is not known."""
-    num_first = record.chunks[0].num_tokens
-    is_assumed = num_first is None
+    """(last - first) / (tokens - tokens of the first read).
+
+    The first *read*, because a buffer may deliver several chunks at once; a chunk whose tokens are not told counts as one.
+    """
+    first = [record.chunks[0]]
+    for chunk in record.chunks[1:]:
+        if not chunk.is_coalesced:
+            break
+        first.append(chunk)
+    is_assumed = any(chunk.num_tokens is None for chunk in first)
     num_output = record.usage.num_output_tokens
     if num_output is None:
         return None, is_assumed
-    num_after_first = num_output - (1 if num_first is None else num_first)
-    if num_after_first < 1 or len(record.chunks) < 2:
+    num_after_first = num_output - sum(1 if chunk.num_tokens is None else chunk.num_tokens for chunk in first)
+    if num_after_first < 1 or len(record.chunks) == len(first):
         return None, is_assumed
     return _seconds(record.chunks[0].stamp_ns, record.chunks[-1].stamp_ns) / num_after_first, is_assumed
 
 
 def _itl(record: RequestRecord) -> list[tuple[float, int]]:
-    """Time per token, weighted by tokens. A chunk without a new token (held back text) adds its wait to the next one."""
+    """Time per token, weighted by tokens. A chunk without a new token (held back text) adds its wait to the next one.
+
+    Without counts per chunk, as many chunks as tokens mean one token each; anything else gives no sample.
+    """
     if any(chunk.num_tokens is None for chunk in record.chunks):
-        return []
+        is_one_each = record.usage.num_output_tokens == len(record.chunks)
+        pairs = zip(record.chunks, record.chunks[1:], strict=False)
+        return [(_seconds(a.stamp_ns, b.stamp_ns), 1) for a, b in pairs] if is_one_each else []
     samples, last_ns = [], record.chunks[0].stamp_ns
     for chunk in record.chunks[1:]:
         if chunk.num_tokens:

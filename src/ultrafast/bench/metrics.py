@@ -18,6 +18,7 @@ from ultrafast.bench.records import Outcome, RequestRecord, Run, Window
 from ultrafast.bench.stats.gaps import pooled_jitter, pooled_jitter_interval
 from ultrafast.bench.stats.percentiles import nearest_rank, quantile_interval
 from ultrafast.bench.stats.proportions import wilson_interval
+from ultrafast.core.tiers import ServiceTier
 
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99)
 ADJUSTED = ("ttft", "ttft_service", "e2e")
@@ -27,6 +28,7 @@ CORRELATED = ("gap", "itl")
 METRICS = (
     "ttft", "ttft_service", "ttfot", "ttfb", "dispatch_lag", "tpot", "itl", "gap", "jitter", "max_gap", "e2e", "close_lag",
 )  # fmt: skip
+PARTS = ("network", "queue", "compute", "output")
 SLO_METRICS = ("ttft", "tpot", "e2e", "jitter", "max_gap")
 
 
@@ -102,7 +104,7 @@ class Group(msgspec.Struct, frozen=True):
     throughput: Throughput
     goodput: Goodput | None
     parts_s: dict[str, float] | None
-    """Median of each of the four parts over requests whose server tells them."""
+    """Mean of each of the four parts over requests whose server tells its share; they sum to the mean E2E of those."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -118,10 +120,16 @@ class Summary(msgspec.Struct, frozen=True):
 
 def summarise(run: Run, quantiles: Sequence[float] = DEFAULT_QUANTILES) -> Summary:
     """Compute everything. Requests without a tier appear only under `all`."""
-    tiers = sorted({request.tier_requested for request in run.requests if request.tier_requested})
+    tiers = tiers_of(run.requests)
     chosen = [("all", run.requests)] + [(tier, [r for r in run.requests if r.tier_requested == tier]) for tier in tiers]
     slos = run.record.scenario.goodput
     return Summary([_group(name, requests, run.record.window, slos, quantiles) for name, requests in chosen])
+
+
+def tiers_of(requests: Sequence[RequestRecord]) -> list[str]:
+    """Requested tiers, ours in order of urgency, then others by name."""
+    found = {request.tier_requested for request in requests if request.tier_requested}
+    return [tier.value for tier in ServiceTier if tier in found] + sorted(found - set(ServiceTier))
 
 
 def samples(requests: Sequence[RequestRecord], metric: str, *, adjusted: bool = False) -> list[float]:
@@ -189,7 +197,7 @@ def _group(
         num_first_assumed=sum(figure.is_first_assumed for figure in figures),
         throughput=_throughput(requests, window),
         goodput=_goodput(requests, window, slos_s) if slos_s else None,
-        parts_s=_median_parts(figures),
+        parts_s=_mean_parts(figures),
     )
 
 
@@ -236,12 +244,13 @@ def _throughput(requests: Sequence[RequestRecord], window: Window) -> Throughput
         num_tokens += _tokens_inside(request, len(inside))
         num_done += request.is_ok and request.chunks[-1].stamp_ns <= window.end_ns
     is_known = all(request.usage.num_output_tokens is not None for request in requests if request.is_ok)
-    done = [request.usage for request in requests if request.is_ok]
+    # A prompt has been worked off when its first token comes.
+    begun = [request.usage for request in requests if request.is_ok and request.chunks[0].stamp_ns <= window.end_ns]
     ends = [request.end_ns for request in requests if request.end_ns is not None]
     return Throughput(
         output_tokens_per_s=num_tokens / duration_s if is_known else None,
-        prompt_tokens_per_s=_rate([usage.num_prompt_tokens for usage in done], duration_s),
-        cached_tokens_per_s=_rate([usage.num_cached_tokens for usage in done], duration_s),
+        prompt_tokens_per_s=_rate([usage.num_prompt_tokens for usage in begun], duration_s),
+        cached_tokens_per_s=_rate([usage.num_cached_tokens for usage in begun], duration_s),
         requests_per_s=num_done / duration_s,
         chunks_per_s=num_chunks / duration_s,
         drain_s=max(0, max(ends, default=0) - window.end_ns) / 1e9,
@@ -280,9 +289,8 @@ def _goodput(requests: Sequence[RequestRecord], window: Window, slos_s: Mapping[
     )
 
 
-def _median_parts(figures: Sequence[RequestFigures]) -> dict[str, float] | None:
+def _mean_parts(figures: Sequence[RequestFigures]) -> dict[str, float] | None:
     parts = [figure.parts for figure in figures if figure.parts is not None]
     if not parts:
         return None
-    names = ("network", "queue", "compute", "output")
-    return {name: nearest_rank([getattr(part, f"{name}_s") for part in parts], 0.5) or 0.0 for name in names}
+    return {name: sum(getattr(part, f"{name}_s") for part in parts) / len(parts) for name in PARTS}

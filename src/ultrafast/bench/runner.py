@@ -22,6 +22,7 @@ from ultrafast.bench.records import LoopLag, Outcome, RequestRecord, Window
 from ultrafast.bench.workload import PlannedRequest, Session
 
 OnProgress = Callable[[Progress], None]
+OnRecord = Callable[[RequestRecord], None]
 _REPORT_INTERVAL_S = 0.5
 
 
@@ -57,12 +58,18 @@ class Runner:
     """Carries out one plan once. `client.origin_ns` is the start of the window; it may lie a little in the future."""
 
     def __init__(
-        self, client: BenchClient, spec: RunnerSpec, sessions: Sequence[Session], on_progress: OnProgress | None = None
+        self,
+        client: BenchClient,
+        spec: RunnerSpec,
+        sessions: Sequence[Session],
+        on_progress: OnProgress | None = None,
+        on_record: OnRecord | None = None,
     ) -> None:
         self._client = client
         self._spec = spec
         self._sessions = sessions
         self._on_progress = on_progress
+        self._on_record = on_record
         self._records = {turn.index: _draft(turn) for session in sessions for turn in session.turns}
         self._counter = ProgressCounter(len(self._records))
         self._probe = LoopLagProbe(client.pool.clock)
@@ -127,6 +134,8 @@ class Runner:
             async with cap or nullcontext():
                 answer = await self._client.ask(record, self._body(turn, messages))
             self._counter.add(record)
+            if self._on_record is not None:
+                self._on_record(record)
             if not record.is_ok:
                 return
             messages.append({"role": "assistant", "content": answer})

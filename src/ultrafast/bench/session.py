@@ -24,7 +24,7 @@ from ultrafast.bench.metrics import summarise
 from ultrafast.bench.processes import run_jobs
 from ultrafast.bench.prompt_files import read_prompts
 from ultrafast.bench.records import Run, RunRecord, Scenario, WarmUp
-from ultrafast.bench.runner import OnProgress, PartialRun, Runner, RunnerSpec
+from ultrafast.bench.runner import OnProgress, OnRecord, PartialRun, Runner, RunnerSpec
 from ultrafast.bench.target import Target, find_target
 from ultrafast.bench.traces import read_trace, scale
 from ultrafast.bench.validity import judge
@@ -86,6 +86,8 @@ class Listener:
         """The warm-up is done."""
 
     on_progress: OnProgress | None = None
+    on_record: OnRecord | None = None
+    """Called with each finished request; only with one process."""
 
 
 def make_plan(spec: BenchSpec, target: Target) -> list[Session]:
@@ -118,7 +120,7 @@ async def measure(spec: BenchSpec, listener: Listener | None = None, stop: async
         listener.on_warm_up(warmed)
         started_at = datetime.now(tz=UTC).isoformat(timespec="seconds")
         environment = client_fingerprint(_is_local(client.pool.address)) | target.facts
-        part = await _execute(spec, client, target, sessions, listener.on_progress, stop)
+        part = await _execute(spec, client, target, sessions, listener, stop)
     finally:
         client.pool.close()
     return _finish(spec, target, sessions, warmed, part, started_at, environment)
@@ -165,7 +167,7 @@ async def _execute(
     client: BenchClient,
     target: Target,
     sessions: Sequence[Session],
-    on_progress: OnProgress | None,
+    listener: Listener,
     stop: asyncio.Event | None,
 ) -> PartialRun:
     is_open_loop = spec.trace_path is not None or spec.workload.arrival != "closed"
@@ -178,13 +180,13 @@ async def _execute(
         extra=spec.extra,
     )
     if spec.num_processes > 1:
-        return await run_jobs(_jobs(spec, runner_spec, sessions), on_progress, stop)
+        return await run_jobs(_jobs(spec, runner_spec, sessions), listener.on_progress, stop)
     # What exists now stays: the collector need not look at the plan again while stamps are taken.
     gc.collect()
     gc.freeze()
     try:
         client.origin_ns, client.peak_in_flight = client.pool.clock(), 0
-        return await Runner(client, runner_spec, sessions, on_progress).run(stop)
+        return await Runner(client, runner_spec, sessions, listener.on_progress, listener.on_record).run(stop)
     finally:
         gc.unfreeze()
 

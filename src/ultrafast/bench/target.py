@@ -12,6 +12,7 @@ from ultrafast.bench.client import BenchClient
 from ultrafast.bench.dialect import Dialect, build_body
 from ultrafast.bench.http1 import ConnectionPool, encode_request
 from ultrafast.bench.records import ErrorClass, Outcome, RequestRecord
+from ultrafast.bench.wire import read_error_body
 from ultrafast.bench.words import Calibration, random_text
 from ultrafast.core.errors import UltrafastError
 
@@ -103,6 +104,9 @@ async def _ask_models(client: BenchClient, wanted: str | None) -> tuple[str | No
         raise TargetError(
             f"{address} refuses the key (HTTP {status}).", hint="Give one with --api-key-file or ULTRAFAST_API_KEY."
         )
+    if status != 200 and wanted is None:
+        message = f"{address}/v1/models answers HTTP {status}: {read_error_body(body)[0]}"
+        raise TargetError(message, hint="Wait until the server is ready, or name the model with --model.")
     facts = {"server.software": headers["server"]} if "server" in headers else {}
     try:
         models = msgspec.json.decode(body)["data"] if status == 200 else []

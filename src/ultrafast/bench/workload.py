@@ -40,6 +40,8 @@ class WorkloadSpec(msgspec.Struct, kw_only=True, frozen=True):
         arrival: poisson, gamma, constant, or closed (no schedule).
         num_shared_tokens: length of a prefix that all prompts share (then there is no nonce before it).
         is_cold: put a nonce at the start of each prompt.
+        text_seed: of the texts alone; None: `seed`. Two runs with the same `seed` and different texts have the same arrivals and
+            lengths, and no prompt of one is in a cache for the other.
     """
 
     num_requests: int
@@ -53,6 +55,12 @@ class WorkloadSpec(msgspec.Struct, kw_only=True, frozen=True):
     tier_mix: dict[str, float] = {}
     is_cold: bool = True
     seed: int = 0
+    text_seed: int | None = None
+
+    @property
+    def words_seed(self) -> int:
+        """The seed that texts are made from."""
+        return self.seed if self.text_seed is None else self.text_seed
 
 
 class PlannedRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -82,7 +90,9 @@ def plan_random(spec: WorkloadSpec, calibration: Calibration) -> list[Session]:
     """Random text of the wanted lengths."""
     prompt_draw, output_draw = parse_lengths(spec.input_len), parse_lengths(spec.output_len)
     generator = np.random.default_rng([spec.seed, _LENGTH_KEY])
-    shared = random_text(calibration.num_words(spec.num_shared_tokens), spec.seed, _SHARED_KEY) if spec.num_shared_tokens else ""
+    shared = (
+        random_text(calibration.num_words(spec.num_shared_tokens), spec.words_seed, _SHARED_KEY) if spec.num_shared_tokens else ""
+    )
     due, tiers = _due(spec), assign_tiers(spec.tier_mix, -(-spec.num_requests // spec.num_turns), spec.seed + _TIER_KEY)
     sessions: list[Session] = []
     for indices in _batched(range(spec.num_requests), spec.num_turns):
@@ -166,26 +176,26 @@ def _text(num_tokens: int, calibration: Calibration, shared: str, spec: Workload
     num_words = calibration.num_words(num_tokens)
     if shared:
         rest = max(1, num_words - shared.count(" ") - 1)
-        return f"{shared} {random_text(rest, spec.seed, _TEXT_KEY, index)}"
+        return f"{shared} {random_text(rest, spec.words_seed, _TEXT_KEY, index)}"
     # Random words are their own nonce; what is drawn from the same seed again (a rerun) is what a warm cache would know.
-    return random_text(num_words, spec.seed, _TEXT_KEY, index)
+    return random_text(num_words, spec.words_seed, _TEXT_KEY, index)
 
 
 def _with_nonce(messages: Sequence[dict[str, Any]], spec: WorkloadSpec, index: int) -> list[dict[str, Any]]:
     first, *rest = messages
     if not spec.is_cold or not isinstance(first.get("content"), str):
         return list(messages)
-    nonce = random_text(NONCE_WORDS, spec.seed, _TEXT_KEY, index)
+    nonce = random_text(NONCE_WORDS, spec.words_seed, _TEXT_KEY, index)
     return [{**first, "content": f"[{nonce}]\n{first['content']}"}, *rest]
 
 
 def _trace_text(entry: TraceEntry, calibration: Calibration, spec: WorkloadSpec, index: int) -> str:
     num_words = calibration.num_words(entry.num_prompt_tokens)
     if not entry.blocks:
-        return random_text(num_words, spec.seed, _TEXT_KEY, index)
+        return random_text(num_words, spec.words_seed, _TEXT_KEY, index)
     block_words = max(1, round(MOONCAKE_BLOCK_TOKENS / calibration.tokens_per_word))
-    words = " ".join(random_text(block_words, spec.seed, _SHARED_KEY, block) for block in entry.blocks).split(" ")
-    padding = random_text(max(1, num_words - len(words)), spec.seed, _TEXT_KEY, index).split(" ")
+    words = " ".join(random_text(block_words, spec.words_seed, _SHARED_KEY, block) for block in entry.blocks).split(" ")
+    padding = random_text(max(1, num_words - len(words)), spec.words_seed, _TEXT_KEY, index).split(" ")
     return " ".join([*words, *padding][:num_words])
 
 

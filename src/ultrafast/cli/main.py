@@ -11,13 +11,14 @@ from ultrafast import __version__
 from ultrafast.cli.chat import chat
 from ultrafast.cli.config import config
 from ultrafast.cli.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, exit_code_of, report, report_usage
+from ultrafast.cli.lazy import LazyGroup
 from ultrafast.cli.models import models
 from ultrafast.cli.serve import serve
 from ultrafast.cli.version import version
 from ultrafast.core.errors import UltrafastError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="ultrafast", message="%(prog)s %(version)s")
 def cli() -> None:
     """An OpenAI-compatible LLM server in which speed is a service level.
@@ -26,6 +27,7 @@ def cli() -> None:
     """
 
 
+cli.places = {"bench": "ultrafast.cli.bench", "gate": "ultrafast.cli.gate", "compare": "ultrafast.cli.compare"}
 for _command in (serve, chat, models, config, version):
     cli.add_command(_command)
 

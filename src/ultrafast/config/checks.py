@@ -1,4 +1,4 @@
-"""Settings that are fine alone and wrong together."""
+"""Rules that a type and a range cannot say: settings that are fine alone and wrong together, and "0 or at least"."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Mapping
 from ultrafast.config.settings import Settings
 from ultrafast.core.errors import ConfigError
 
-MAX_SEQUENCES = 256
-"""`LLAMA_MAX_SEQ` of libllama b11549."""
+MAX_SEQUENCES = 254
+"""`LLAMA_MAX_SEQ` of libllama b11549 is 256; the engine keeps two for itself."""
+_SMALLEST = {"kv_capacity_tokens": 256, "max_request_tokens": 16, "max_step_tokens": 16}
 _UNQUANTISED = ("f32", "f16", "bf16")
 
 
 def check_consistency(settings: Settings, origins: Mapping[str, str]) -> None:
     """Raise ConfigError for the first contradiction. `origins` says where each given value came from."""
     engine = settings.engine
+    for name, smallest in _SMALLEST.items():
+        _check_not_tiny(f"engine.{name}", getattr(engine, name), smallest, origins)
     if engine.kv_type_v not in _UNQUANTISED and not engine.flash_attention:
         raise _conflict(
             "engine.kv_type_v", "engine.flash_attention", f"kv_type_v = {engine.kv_type_v} needs flash attention", origins
         )
+    _check_not_above("engine.max_num_running", engine.max_num_running, "engine.max_step_tokens", engine.max_step_tokens, origins)
     _check_not_above(
         "engine.max_request_tokens", engine.max_request_tokens, "engine.kv_capacity_tokens", engine.kv_capacity_tokens, origins
     )
@@ -29,8 +33,17 @@ def check_consistency(settings: Settings, origins: Mapping[str, str]) -> None:
     _check_not_above("sampling.max_tokens", max_tokens, "engine.max_request_tokens", engine.max_request_tokens, origins)
     num_sequences = engine.max_num_running + engine.max_num_cached
     if num_sequences > MAX_SEQUENCES:
-        what = f"max_num_running + max_num_cached = {num_sequences}, and libllama has {MAX_SEQUENCES} sequences"
+        what = f"max_num_running + max_num_cached = {num_sequences}, and there are {MAX_SEQUENCES} sequences"
         raise _conflict("engine.max_num_running", "engine.max_num_cached", what, origins)
+
+
+def _check_not_tiny(dotted: str, value: int, smallest: int, origins: Mapping[str, str]) -> None:
+    if 0 < value < smallest:
+        raise ConfigError(
+            f"{origins[dotted]}: {dotted} = {value} is too small to serve anything.",
+            param=dotted,
+            hint=f"Use at least {smallest}, or 0 to derive it.",
+        )
 
 
 def _check_not_above(small: str, small_value: int, large: str, large_value: int, origins: Mapping[str, str]) -> None:

@@ -163,8 +163,13 @@ class EngineClient:
 
     @property
     def facts(self) -> EngineFacts:
-        """What the child says about itself. Only after `start`."""
-        assert self._facts is not None, "the engine was never ready"
+        """What the child says about itself; kept while it is replaced.
+
+        Raises:
+            UnavailableError: it was never ready yet.
+        """
+        if self._facts is None:
+            raise UnavailableError("the model is still loading", code="model_loading", hint="wait for /health/ready to answer 200")
         return self._facts
 
     def health(self) -> EngineHealth:

@@ -11,10 +11,15 @@ from typing import Any
 import httpx
 import pytest
 from tests.component.api.edge import HELLO, Setup, listening, make, raw_request, until
-from tests.component.api.fake_service import Gate, flooding, playing, speaking, started, waiting
+from tests.component.api.fake_service import FakeService, Gate, flooding, healthy, playing, speaking, started, waiting
 
+from ultrafast.api.app import build_app
 from ultrafast.api.exchange import Exchange
+from ultrafast.config.settings import ServerSettings
+from ultrafast.core.clock import ManualClock
 from ultrafast.core.errors import EngineFailedError, OverloadedError
+from ultrafast.observe.metrics import Metrics
+from ultrafast.observe.recorder import Recorder
 
 CHAT = "/v1/chat/completions"
 GOOD = json.dumps(HELLO).encode()
@@ -73,7 +78,8 @@ async def test_many_that_leave_keep_no_place() -> None:
 
 async def test_a_pipelined_second_request_does_not_hide_that_the_client_left() -> None:
     gate = Gate()
-    setup = make({"m": waiting(gate, "a")})
+    # No ping may find out first.
+    setup = make({"m": waiting(gate, "a")}, keepalive_interval_s=3600)
     async with listening(setup) as port:
         _, writer = await raw_request(port, CHAT, STREAM)
         await gate.entered.wait()
@@ -101,6 +107,55 @@ async def test_a_reader_that_stops_loses_its_request_and_only_that() -> None:
         # Bounded: what the kernel holds for one connection, not what the model could say meanwhile.
         assert setup.sample("ultrafast_output_tokens_total", tier="default") * 4000 < 16 * 1024 * 1024
         sock.close()
+
+
+async def test_a_write_that_never_ends_ends_the_request() -> None:
+    closed = asyncio.Event()
+    setup = make({"m": flooding("x", closed)}, write_stall_timeout_s=0.05)
+    incoming = iter([{"type": "http.request", "body": STREAM, "more_body": False}])
+    num_sent = 0
+
+    async def receive() -> Any:
+        message = next(incoming, None)
+        if message is None:
+            await asyncio.Event().wait()
+        return message
+
+    async def send(_: Any) -> None:
+        nonlocal num_sent
+        num_sent += 1
+        if num_sent == 5:
+            await asyncio.Event().wait()
+
+    headers = [(b"content-length", b"1")]
+    await setup.app({"type": "http", "method": "POST", "path": CHAT, "headers": headers}, receive, send)
+    assert closed.is_set()
+    assert num_sent == 5
+    assert aborted(setup) == 1
+
+
+async def test_reading_and_blocked_writes_are_the_network_part() -> None:
+    clock, metrics = ManualClock(100.0), Metrics()
+    app = build_app(FakeService(), healthy, ServerSettings(), Recorder(metrics), clock=clock)
+    body = iter([STREAM])
+
+    async def receive() -> Any:
+        piece = next(body, None)
+        if piece is None:
+            await asyncio.Event().wait()
+        clock.advance(4)
+        return {"type": "http.request", "body": piece, "more_body": False}
+
+    async def send(_: Any) -> None:
+        clock.advance(1)
+
+    headers = [(b"content-length", b"1")]
+    await app({"type": "http", "method": "POST", "path": CHAT, "headers": headers}, receive, send)
+    labels = {"tier": "default", "part": "network"}
+    # 4 s for the body; 1 s each for start, two deltas, finish, [DONE].
+    assert metrics.registry.get_sample_value("ultrafast_latency_part_seconds_sum", labels) == 9
+    assert metrics.registry.get_sample_value("ultrafast_e2e_seconds_sum", {"tier": "default"}) == 9
+    assert metrics.registry.get_sample_value("ultrafast_ttft_seconds_sum", {"tier": "default"}) == 6
 
 
 async def test_silence_is_filled_with_pings_between_events() -> None:
@@ -239,9 +294,15 @@ async def test_drain_cuts_what_takes_too_long(is_stream: bool) -> None:
         assert gate.num_aborted == 1
 
 
+async def broken(call: Any) -> Any:
+    """Raise an error of its own every time: a kept one would hold what its traceback shows."""
+    raise EngineFailedError("x")
+    yield started(call)
+
+
 async def test_an_ended_request_leaves_nothing_behind() -> None:
     gate = Gate()
-    setup = make({"w": waiting(gate, "a"), "e": playing(EngineFailedError("x"))})
+    setup = make({"w": waiting(gate, "a"), "e": broken})
     async with listening(setup) as port:
         for model in ("m", "e", "w"):
             for is_stream in (False, True):
@@ -255,10 +316,26 @@ async def test_an_ended_request_leaves_nothing_behind() -> None:
 
         def num_exchanges() -> int:
             gc.collect()
-            return sum(isinstance(item, Exchange) for item in gc.get_objects())
+            exchanges = [item for item in gc.get_objects() if isinstance(item, Exchange)]
+            return sum(exchange.scope.get("server") == ("127.0.0.1", port) for exchange in exchanges)
 
         # The server forgets a connection when it has seen its end.
         await until(lambda: num_exchanges() == 0)
+
+
+async def test_a_server_that_is_cancelled_lets_go_of_everything() -> None:
+    gate = Gate()
+    for _ in range(2):
+        setup = make({"m": waiting(gate, "a")})
+        gate.entered.clear()
+        async with listening(setup) as port:
+            reader, writer = await raw_request(port, CHAT, STREAM)
+            await gate.entered.wait()
+        await until(lambda: gate.num_inside == 0)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        assert b"[DONE]" not in await reader.read()
+        writer.close()
 
 
 async def test_nodelay_is_set() -> None:

@@ -33,6 +33,7 @@ class Script(msgspec.Struct):
     stuck_file: str = ""  # steps hang while it exists ...
     stuck_from: int = 0  # ... once some request has so many output tokens
     max_num_running: int = 1000
+    min_num_requests: int = 0  # no step before so many are there: then they run in lockstep
 
 
 def expected_token(request: Request, index: int) -> int:
@@ -46,8 +47,8 @@ def expected_text(request: Request) -> list[int]:
 class PlainScheduler:
     """Everybody runs, first come first served."""
 
-    def __init__(self, max_num_running: int) -> None:
-        self._max_num_running = max_num_running
+    def __init__(self, script: Script) -> None:
+        self._script = script
         self.requests: dict[str, Request] = {}
         self._num_output: dict[str, int] = {}
         self._scheduled: set[str] = set()
@@ -66,8 +67,11 @@ class PlainScheduler:
         return [self._finish(request_id, FinishReason.ABORT, now)] if request_id in self.requests else []
 
     def plan(self, now: float) -> StepPlan:
+        if len(self.requests) < self._script.min_num_requests:
+            time.sleep(0.001)
+            return StepPlan(self._step)
         self._step += 1
-        ids = list(self.requests)[: self._max_num_running]
+        ids = list(self.requests)[: self._script.max_num_running]
         work = tuple(SequenceWork(i, 0, 0, (0,), samples=True, output_index=self._num_output[i]) for i in ids)
         return StepPlan(self._step, (), work)
 
@@ -178,7 +182,7 @@ def assemble(configure: Configure, on_progress: Progress) -> Parts:
         time.sleep(1)
     if script.load == "crash" or _is_load_too_many(script):
         os.abort()
-    return Parts(ScriptedExecutor(script), PlainScheduler(script.max_num_running), facts())
+    return Parts(ScriptedExecutor(script), PlainScheduler(script), facts())
 
 
 def _is_load_too_many(script: Script) -> bool:

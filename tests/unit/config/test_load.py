@@ -115,7 +115,8 @@ def test_a_wrong_variable_names_itself():
         {"engine.kv_type_v": "q8_0", "engine.flash_attention": "false"},
         {"engine.max_request_tokens": "4096", "engine.kv_capacity_tokens": "2048"},
         {"engine.max_step_tokens": "4096", "engine.kv_capacity_tokens": "2048"},
-        {"engine.max_num_running": "200", "engine.max_num_cached": "57"},
+        {"engine.max_num_running": "200", "engine.max_num_cached": "55"},
+        {"engine.max_num_running": "32", "engine.max_step_tokens": "16"},
         {"sampling.max_tokens": "100", "engine.max_request_tokens": "50"},
     ],
 )
@@ -125,6 +126,13 @@ def test_contradictions_are_errors_that_name_both_sides(values):
         load_settings({}, None, flags)
     for dotted in values:
         assert f"--set {dotted}" in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["kv_capacity_tokens", "max_request_tokens", "max_step_tokens"])
+def test_tiny_sizes_are_refused_and_zero_is_not(name):
+    with pytest.raises(ConfigError, match=f"--set: engine.{name} = 1 is too small"):
+        load_settings({}, None, {f"engine.{name}": Given("1", "--set")})
+    load_settings({}, None, {f"engine.{name}": Given("0", "--set")})
 
 
 def test_settings_are_frozen():

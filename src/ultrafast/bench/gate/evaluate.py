@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ultrafast.bench.gate.judge import Mode, Rules, judge
+from ultrafast.bench.gate.judge import Rules, judge
 from ultrafast.bench.gate.prechecks import Limits, precheck
 from ultrafast.bench.gate.samples import sample
 from ultrafast.bench.gate.targets import Target
@@ -13,8 +13,19 @@ from ultrafast.bench.gate.verdicts import GateReport, Verdict, combine
 from ultrafast.bench.records import Outcome, RequestRecord, Run
 
 
-def evaluate(run: Run, targets: Sequence[Target], rules: Rules, limits: Limits, *, source: str) -> GateReport:
+def evaluate(
+    run: Run, targets: Sequence[Target], rules: Rules, limits: Limits, *, source: str, num_judged: int | None = None
+) -> GateReport:
     """Judge a finished run.
+
+    Args:
+        run: with its flags set.
+        targets: to judge; at least one.
+        rules: `num_targets` is set here.
+        limits: of the pre-checks, which look at the whole run.
+        source: where the run came from, for the report.
+        num_judged: the first so many requests of the plan made the verdict certain; what came in while the run was
+            being stopped is not looked at again. None: all requests.
 
     A run in which no request got through is an ERROR: the address, the key or the model name is wrong, and that says
     nothing about latency.
@@ -22,9 +33,9 @@ def evaluate(run: Run, targets: Sequence[Target], rules: Rules, limits: Limits, 
     settled = [request for request in run.requests if request.outcome is not Outcome.CANCELLED]
     if not any(request.is_ok for request in settled):
         return GateReport(verdict=Verdict.ERROR, reason=_why_nothing(settled), source=source, num_requests=len(settled))
-    rules = replace(rules, num_targets=max(1, len(targets)))
-    results = tuple(judge(target, sample(run.requests, target), rules) for target in targets)
-    prechecks = precheck(run, targets, limits)
+    rules = replace(rules, num_targets=len(targets))
+    results = tuple(judge(target, sample(run.requests[:num_judged], target), rules) for target in targets)
+    prechecks = precheck(run, targets, limits, rules.alpha_fail)
     verdict, reason = combine(results, prechecks)
     return GateReport(
         verdict=verdict,
@@ -34,7 +45,7 @@ def evaluate(run: Run, targets: Sequence[Target], rules: Rules, limits: Limits, 
         source=source,
         num_requests=len(settled),
         duration_s=run.record.window.duration_s,
-        is_stopped_early=rules.mode is Mode.SEQUENTIAL and len(settled) < len(run.requests),
+        is_stopped_early=num_judged is not None and num_judged < len(run.requests),
     )
 
 

@@ -6,7 +6,7 @@ exact binomial tails. `SEQUENTIAL`: somebody looks again and again and stops whe
 the probability of a wrong PASS and of a wrong FAIL at `alpha` each.
 
 All targets must pass: a wrong PASS of the gate needs a wrong PASS of a target that is really missed, so every target is
-tested at `alpha`. One failing target fails the gate: each gets `alpha` / number of targets for FAIL (Bonferroni).
+tested at `alpha`. One failing target, or too many errors, fails the gate: they share `alpha` equally (Bonferroni).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Rules:
 
     Attributes:
         alpha: probability of a wrong PASS, and of a wrong FAIL, of the whole gate.
-        num_targets: over which the alpha of FAIL is divided.
+        num_targets: over which, and the limit on errors, the alpha of FAIL is divided.
         look: number of this look at the data, from 1; spends the alpha of the pooled jitter.
         has_bounds: also compute bounds of the true percentile; many times the work of the verdict alone.
     """
@@ -57,8 +57,8 @@ class Rules:
 
     @property
     def alpha_fail(self) -> float:
-        """For one target."""
-        return self.alpha / self.num_targets
+        """For one target, or for the limit on errors."""
+        return self.alpha / (self.num_targets + 1)
 
     def spent(self, alpha: float) -> float:
         """The share of `alpha` that this look may use up: alpha / (k (k + 1)) sums to alpha over all k."""

@@ -29,23 +29,21 @@ class Limits:
 
     Attributes:
         max_error_share: of the requests, in [0, 1].
-        alpha: below which too many errors are proved rather than seen.
         accepted: codes of checks that the user chose to pass over.
     """
 
     max_error_share: float = 0.01
-    alpha: float = 0.05
     accepted: frozenset[str] = frozenset()
 
 
-def precheck(run: Run, targets: Sequence[Target], limits: Limits) -> tuple[Precheck, ...]:
-    """Everything that is wrong with the run, the gravest first."""
-    checks = [*_errors(run.requests, limits), *_loop_lag(run.record, targets), *_rate(run), *_lengths(run.requests)]
+def precheck(run: Run, targets: Sequence[Target], limits: Limits, alpha: float) -> tuple[Precheck, ...]:
+    """Everything that is wrong with the run, the gravest first. `alpha`: below it, too many errors are proved."""
+    checks = [*_errors(run.requests, limits, alpha), *_loop_lag(run.record, targets), *_rate(run), *_lengths(run.requests)]
     checks += [check for check in _flags(run.record) if check.code not in {own.code for own in checks}]
     return tuple(check for check in checks if check.code not in limits.accepted)
 
 
-def _errors(requests: Sequence[RequestRecord], limits: Limits) -> Iterator[Precheck]:
+def _errors(requests: Sequence[RequestRecord], limits: Limits, alpha: float) -> Iterator[Precheck]:
     """Too many errors prove FAIL when it is sure that they are too many: they are the server's, not a flaw of the run."""
     settled = [request for request in requests if request.outcome is not Outcome.CANCELLED]
     failed = [request for request in settled if not request.is_ok]
@@ -53,7 +51,7 @@ def _errors(requests: Sequence[RequestRecord], limits: Limits) -> Iterator[Prech
         return
     hits = np.array([int(not request.is_ok) for request in settled], dtype=np.int64)
     quantile = min(max(1.0 - limits.max_error_share, 1e-6), 1.0 - 1e-6)
-    is_proved = weigh(hits, np.ones_like(hits), quantile).is_fail(limits.alpha)
+    is_proved = weigh(hits, np.ones_like(hits), quantile).is_fail(alpha)
     first = failed[0].failure
     cause = f"; the first: {first.message}" if first else ""
     message = f"{len(failed)} of {len(settled)} requests failed, more than {limits.max_error_share * 100:g} %{cause}"

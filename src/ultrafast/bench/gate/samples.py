@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ultrafast.bench.figures import RequestFigures, figures_of
-from ultrafast.bench.gate.targets import Metric, Target, check_tier
+from ultrafast.bench.gate.targets import Metric, Target, canonical_tier
 from ultrafast.bench.records import Outcome, RequestRecord
 from ultrafast.bench.stats.gaps import MIN_GAPS
 
@@ -60,7 +60,12 @@ def sample(requests: Iterable[RequestRecord], target: Target) -> Sampled:
 
 def is_of_tier(request: RequestRecord, tier: str | None) -> bool:
     """Whether a request asked for the tier; no tier at all means all requests."""
-    return tier is None or check_tier(request.tier_requested or "default") == tier
+    return tier is None or tier_of(request) == tier
+
+
+def tier_of(request: RequestRecord) -> str:
+    """The tier that a request asked for; one that named none asked for `default`."""
+    return canonical_tier(request.tier_requested or "default")
 
 
 def values_of(request: RequestRecord, target: Target) -> Values | None:

@@ -15,8 +15,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from ultrafast.bench.gate.targets import Metric, Target, check_tier, make_target
+from ultrafast.bench.gate.targets import Metric, Target, make_target
 from ultrafast.core.errors import ConfigError
+from ultrafast.core.tiers import TIER_ALIASES, parse_tier
 
 _KEYS = {f"{metric}_ms": metric for metric in Metric if metric is not Metric.ERRORS}
 DEFAULT_PERCENTILE = 99.0
@@ -49,7 +50,9 @@ _EXAMPLE = "Write for example [tiers.ultrafast] and under it ttft_ms = 200."
 
 
 def _read_tier(path: Path, tier: str, table: dict[str, Any]) -> list[Target]:
-    canonical = check_tier(tier)
+    canonical = parse_tier(tier)
+    if canonical is None:
+        raise ConfigError(f"{path}: there is no service tier {tier!r}.", hint=f"Known are {', '.join(TIER_ALIASES)}.")
     percentile = _number(path, tier, "percentile", table.get("percentile", DEFAULT_PERCENTILE))
     targets = []
     for key, value in table.items():
@@ -60,7 +63,7 @@ def _read_tier(path: Path, tier: str, table: dict[str, Any]) -> list[Target]:
             raise ConfigError(f"{path}: tiers.{tier}.{key} is not known.", hint=f"Known are {known}.")
         metric = _KEYS[key]
         limit_s = _number(path, tier, key, value) / 1e3
-        targets.append(make_target(metric, None if metric is Metric.JITTER else percentile, limit_s, canonical))
+        targets.append(make_target(metric, None if metric is Metric.JITTER else percentile, limit_s, canonical.value))
     return targets
 
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from ultrafast.core.errors import ConfigError
-from ultrafast.core.tiers import TIER_ALIASES, parse_tier
+from ultrafast.core.tiers import parse_tier
 
 
 class Metric(StrEnum):
@@ -51,7 +51,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         quantile: in (0, 1). None: the pooled deviation (`jitter`) or a share (`errors`).
         limit: seconds; for `errors` a share in [0, 1).
-        tier: canonical name; None: all requests.
+        tier: canonical name (`canonical_tier`); None: all requests.
     """
 
     metric: Metric
@@ -117,16 +117,18 @@ def make_target(metric: Metric, percentile: float | None, limit_s: float, tier: 
         metric: any but `errors`.
         percentile: in (0, 100), or None for the pooled deviation.
         limit_s: above 0, seconds.
-        tier: any accepted wire value.
+        tier: a service tier or one of its aliases; None: all requests.
 
     Raises:
-        ConfigError: out of range, or no such tier.
+        ConfigError: out of range.
     """
     if percentile is not None and not 0 < percentile < 100:
         raise _refused(f"A percentile lies between 0 and 100, not {percentile:g}.")
     if limit_s <= 0:
         raise _refused(f"The limit of {metric} must be above 0.")
-    return Target(metric=metric, quantile=_as_quantile(percentile), limit=limit_s, tier=check_tier(tier))
+    return Target(
+        metric=metric, quantile=_as_quantile(percentile), limit=limit_s, tier=None if tier is None else canonical_tier(tier)
+    )
 
 
 def _as_quantile(percentile: float | None) -> float | None:
@@ -136,7 +138,7 @@ def _as_quantile(percentile: float | None) -> float | None:
 def _error_target(text: str, percentile: float | None, limit: float, unit: str, tier: str | None) -> Target:
     if percentile is not None or unit not in ("%", "") or limit >= 100:
         raise _refused(f"{text!r}: errors are a share, such as errors<=1%.")
-    return Target(metric=Metric.ERRORS, quantile=None, limit=limit / 100, tier=check_tier(tier))
+    return Target(metric=Metric.ERRORS, quantile=None, limit=limit / 100, tier=None if tier is None else canonical_tier(tier))
 
 
 def parse_metric(name: str) -> Metric:
@@ -150,14 +152,10 @@ def parse_metric(name: str) -> Metric:
         raise _refused(f"There is no metric {name!r}; there are {', '.join(Metric)}.") from None
 
 
-def check_tier(tier: str | None) -> str | None:
-    """The canonical name of a tier; raises ConfigError."""
-    if tier is None:
-        return None
+def canonical_tier(tier: str) -> str:
+    """Our name of a tier that has aliases (`batch` is `flex`); any other name as it is: other servers have other tiers."""
     known = parse_tier(tier.lower())
-    if known is None:
-        raise ConfigError(f"There is no service tier {tier!r}.", hint=f"Known are {', '.join(TIER_ALIASES)}.")
-    return known.value
+    return tier.lower() if known is None else known.value
 
 
 def _refused(message: str) -> ConfigError:

@@ -26,18 +26,19 @@ class Watch:
     """Sequential evaluation of a run.
 
     Attributes:
-        look: number of looks so far; the last one is the one to report with.
+        look: number of looks so far.
         results: of the last look, without bounds.
     """
 
     def __init__(self, targets: Sequence[Target], rules: Rules) -> None:
         assert FIRST_LOOK >= MIN_REQUESTS, "a look before the minimum could never decide"
         self._targets = targets
-        self._rules = replace(rules, mode=Mode.SEQUENTIAL, num_targets=max(1, len(targets)))
+        self._rules = replace(rules, mode=Mode.SEQUENTIAL, num_targets=len(targets))
         self._samples = {target: Sampled() for target in targets}
         self._early: dict[int, RequestRecord] = {}
         self._num_taken = 0
         self._next_look = FIRST_LOOK
+        self._num_decided: int | None = None
         self.look = 0
         self.results: tuple[TargetResult, ...] = ()
 
@@ -47,9 +48,14 @@ class Watch:
         return self._num_taken
 
     @property
-    def rules(self) -> Rules:
-        """The rules as of the last look."""
-        return replace(self._rules, look=max(1, self.look))
+    def num_decided(self) -> int | None:
+        """Requests at which every verdict became certain; None if that never came."""
+        return self._num_decided
+
+    @property
+    def next_rules(self) -> Rules:
+        """The rules to judge the whole run by: those of the deciding look, or of one more look."""
+        return replace(self._rules, look=max(1, self.look + (self._num_decided is None)))
 
     def add(self, record: RequestRecord) -> bool:
         """Take a finished request; true once every verdict is certain and the run may stop."""
@@ -76,7 +82,10 @@ class Watch:
 
     def _look(self) -> bool:
         self.look += 1
-        rules = replace(self.rules, has_bounds=False)
+        rules = replace(self._rules, look=self.look, has_bounds=False)
         self.results = tuple(judge(target, self._samples[target], rules) for target in self._targets)
         verdicts = [result.verdict for result in self.results]
-        return Verdict.FAIL in verdicts or all(verdict is Verdict.PASS for verdict in verdicts)
+        is_certain = Verdict.FAIL in verdicts or all(verdict is Verdict.PASS for verdict in verdicts)
+        if is_certain:
+            self._num_decided = self._num_taken
+        return is_certain

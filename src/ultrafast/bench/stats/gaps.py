@@ -1,14 +1,13 @@
 """Statistics of the gaps between chunks, which are correlated within a request.
 
-Pure. A "request's gaps" is a sequence of times between consecutive generated chunks, in one unit throughout. The unit
-of resampling is always the request: gaps of one request share its batch, its neighbours and its pauses, so treating
-them as independent would make intervals several times too narrow.
+Pure. A "request's gaps" is a sequence of times between consecutive generated chunks, in one unit throughout. What is
+independent is the request: gaps of one request share its batch, its neighbours and its pauses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,6 @@ MIN_GAPS = 3
 STALL_FACTOR = 5.0
 STALL_FLOOR_S = 0.25
 
-Gaps = NDArray[np.float64]
-
 
 def request_jitter(gaps: Samples) -> float | None:
     """Population standard deviation of one request's gaps; None below `MIN_GAPS` gaps."""
@@ -36,7 +33,7 @@ def pooled_jitter(requests: Sequence[Samples]) -> float | None:
     Differences in speed *between* requests do not enter, as they would into the deviation of all gaps together.
     Requests with fewer than `MIN_GAPS` gaps are left out; None when none is left.
     """
-    squares, counts = _sums(requests)
+    squares, counts = jitter_sums(requests)
     return math.sqrt(squares.sum() / counts.sum()) if len(counts) else None
 
 
@@ -47,7 +44,7 @@ def pooled_jitter_interval(requests: Sequence[Samples], confidence: float = 0.95
     standard error and a Student quantile with one degree of freedom less than requests (Cochran, *Sampling Techniques*,
     3rd ed., section 6.3; logarithm because the ratio is positive and skewed). None below 10 requests.
     """
-    squares, counts = _sums(requests)
+    squares, counts = jitter_sums(requests)
     num_requests = len(counts)
     if num_requests < 10:
         return None
@@ -74,51 +71,8 @@ def stall_share(requests_s: Sequence[Samples]) -> float | None:
     return sum(int((gaps > stall_limit_s(gaps)).sum()) for gaps in arrays) / num_gaps
 
 
-def cluster_bootstrap(
-    requests: Sequence[Samples],
-    statistic: Callable[[Sequence[Gaps]], float | None],
-    *,
-    seed: int,
-    num_resamples: int = 1000,
-    confidence: float = 0.95,
-) -> Interval | None:
-    """Percentile bootstrap of any statistic of gaps, drawing whole requests with replacement.
-
-    Args:
-        requests: the gaps of each request; requests without gaps are left out.
-        statistic: of the gaps of the drawn requests; a resample for which it is None is skipped.
-        seed: same seed, same interval.
-        num_resamples: at least 1000 for a 95 % interval that does not wobble in its second digit.
-        confidence: two-sided.
-
-    Returns:
-        None below 10 requests (Davison and Hinkley, *Bootstrap Methods*, section 3.8: clusters must be many).
-    """
-    clusters = [np.asarray(gaps, dtype=np.float64) for gaps in requests if len(gaps)]
-    if len(clusters) < 10:
-        return None
-    generator = np.random.default_rng(seed)
-    found: list[float] = []
-    for _ in range(num_resamples):
-        drawn = generator.integers(0, len(clusters), len(clusters))
-        value = statistic([clusters[index] for index in drawn])
-        if value is not None:
-            found.append(value)
-    if len(found) < num_resamples // 2:
-        return None
-    return bootstrap_interval(np.asarray(found), confidence)
-
-
-def bootstrap_interval(values: NDArray[np.float64], confidence: float = 0.95) -> Interval:
-    """The central `confidence` of bootstrap values, as nearest ranks so that `inf` is safe."""
-    ordered = np.sort(values)
-    tail = (1.0 - confidence) / 2.0
-    low = int(np.floor(tail * (len(ordered) - 1)))
-    return Interval(float(ordered[low]), float(ordered[len(ordered) - 1 - low]), confidence)
-
-
-def _sums(requests: Sequence[Samples]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Squared deviations and number of gaps of each request that has a jitter."""
+def jitter_sums(requests: Sequence[Samples]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sum of squared deviations, and number of gaps, of each request that has a jitter."""
     kept = [gaps for gaps in requests if len(gaps) >= MIN_GAPS]
     counts = np.array([len(gaps) for gaps in kept], dtype=np.int64)
     if not kept:

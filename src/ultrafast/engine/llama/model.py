@@ -176,6 +176,8 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
             )
     has_gpu = bool(model.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
     capacity = options.kv_capacity_tokens or _default_capacity(model, options)
+    if not has_gpu:
+        _check_memory(model, options, capacity)
     step = options.max_step_tokens or (GPU_STEP_TOKENS if has_gpu else CPU_STEP_TOKENS)
     # A recurrent state is allocated for every sequence that may exist, so idle ones are not free there.
     cached = min(options.max_num_cached, options.max_num_running) if model.is_recurrent else options.max_num_cached
@@ -191,6 +193,22 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
             param="engine.max_step_tokens",
         )
     return ContextSizes(capacity, min(step, capacity), sequences, options.num_threads or cores)
+
+
+def _check_memory(model: Model, options: EngineOptions, capacity: int) -> None:
+    """Linux grants memory that it does not have and kills somebody later; so the pool is checked before it is asked for.
+
+    Raises:
+        ConfigError: the KV pool is larger than what is free.
+    """
+    needed, available = capacity * _estimated_bytes_per_token(model, options), available_memory_bytes()
+    # A recurrent state does not grow with tokens: the estimate says nothing about it.
+    if needed > available and not model.is_recurrent:
+        raise ConfigError(
+            f"a KV pool of {capacity} tokens needs {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB of memory are free",
+            param="engine.kv_capacity_tokens",
+            hint="lower engine.kv_capacity_tokens (--context), or use kv types q8_0",
+        )
 
 
 def _default_capacity(model: Model, options: EngineOptions) -> int:

@@ -1,4 +1,4 @@
-"""Jitter within requests, stalls, and resampling of whole requests."""
+"""Jitter within requests, and stalls."""
 
 import math
 
@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from ultrafast.bench.stats.gaps import (
-    cluster_bootstrap,
     pooled_jitter,
     pooled_jitter_interval,
     request_jitter,
     stall_limit_s,
     stall_share,
 )
-from ultrafast.bench.stats.percentiles import nearest_rank
 
 
 def test_jitter_of_alternating_gaps():
@@ -56,31 +54,3 @@ def test_jitter_interval_covers_the_truth():
     assert hits >= 0.91 * 400
     assert pooled_jitter_interval(_draw(rng, 9)) is None
     assert pooled_jitter_interval([[1.0] * 4] * 12).high == 0
-
-
-def test_bootstrap_by_request_is_wider_than_by_gap_and_covers():
-    rng = np.random.default_rng(5)
-
-    def p90(requests):
-        return nearest_rank(np.concatenate(requests), 0.9)
-
-    speeds = rng.lognormal(0, 0.4, size=40_000)
-    truth = float(np.sort(speeds)[36_000])
-    hits, widths = 0, []
-    for seed in range(40):
-        requests = [[speed] * 20 for speed in rng.lognormal(0, 0.4, size=60)]  # gaps of a request are all alike
-        interval = cluster_bootstrap(requests, p90, seed=seed, num_resamples=200)
-        hits += interval.holds(truth)
-        widths.append(interval.high - interval.low)
-    assert hits >= 34
-    flat = [[gap] for request in requests for gap in request]
-    by_gap = cluster_bootstrap(flat, p90, seed=0, num_resamples=200)
-    assert by_gap.high - by_gap.low < np.mean(widths) / 2
-
-
-def test_bootstrap_is_seeded_and_needs_ten_requests():
-    requests = [[float(number), 1.0] for number in range(12)]
-    run = [cluster_bootstrap(requests, lambda drawn: float(np.concatenate(drawn).mean()), seed=1) for _ in range(2)]
-    assert run[0] == run[1]
-    assert cluster_bootstrap(requests[:9], lambda drawn: 1.0, seed=1) is None
-    assert cluster_bootstrap(requests, lambda drawn: None, seed=1) is None

@@ -1,0 +1,100 @@
+"""Seeded random lives of an engine under every kind of trouble at once; the harness checks its invariants at each step.
+
+`test_machine` finds small counterexamples; this one covers ground: long lives, many settings, all pressures together.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
+
+from ultrafast.core.request import FinishReason, Request
+from ultrafast.core.step import CopyPrefix, StepStatus
+from ultrafast.core.tiers import ServiceTier
+
+NUM_REQUESTS = 60
+
+
+def _simulation(rng: random.Random) -> Simulation:
+    num_running = rng.choice([1, 2, 4, 8])
+    limits = make_limits(
+        kv_capacity_tokens=rng.choice([90, 150, 250, 500]),
+        max_request_tokens=300,
+        max_step_tokens=rng.choice([num_running, 16, 64]) if num_running <= 8 else 16,
+        max_num_running=num_running,
+        max_num_cached=rng.choice([0, 1, 4, 8]),
+        can_trim=rng.random() < 0.7,
+        enable_prefix_cache=rng.random() < 0.8,
+        reserve_tokens=rng.choice([0, 8, 64]),
+    )
+    return Simulation(limits, end_every=rng.choice([0, 15]))
+
+
+def _request(rng: random.Random, name: str, simulation: Simulation) -> Request:
+    finished = [other for other in simulation.finished if rng.random() < 0.2]
+    if finished and rng.random() < 0.3:  # the next turn of a chat
+        before = simulation.requests[finished[0]]
+        prompt = [*before.prompt_tokens, *simulation.output[finished[0]], *tokens_of(name, 5)][:250]
+    else:
+        prompt = tokens_of(rng.choice("ab"), rng.randint(1, 80)) + tokens_of(rng.choice(["x", "y", name]), rng.randint(0, 30))
+    return make_request(
+        name,
+        prompt,
+        rng.choice([1, 8, 30, 80]),
+        tier=rng.choice(list(ServiceTier)),
+        arrival_s=simulation.clock(),
+        salt=rng.choice(["", "", "", "tenant"]),
+        use_cache=rng.random() < 0.9,
+    )
+
+
+def _trouble(rng: random.Random, simulation: Simulation) -> None:
+    alive = [name for name in simulation.requests if name not in simulation.finished]
+    if not alive:
+        return
+    injections, victim = simulation.executor.injections, rng.choice(alive)
+    kind = rng.choice(["abort", "copy", "copy", "fail", "invalid", "out_of_kv"])
+    if kind == "abort":
+        simulation.abort(victim)
+    elif kind == "out_of_kv":
+        injections.statuses.append(StepStatus.OUT_OF_KV)
+        simulation.may_cut_short = True
+    else:
+        {"copy": injections.uncopyable_ids, "fail": injections.failing_ids, "invalid": injections.invalid_ids}[kind].add(victim)
+
+
+def _live(seed: int) -> Simulation:
+    rng = random.Random(seed)
+    simulation = _simulation(rng)
+    for i in range(NUM_REQUESTS):
+        simulation.add(_request(rng, f"r{i}", simulation))
+        for _ in range(rng.choice([0, 0, 3, 15])):
+            if simulation.scheduler.has_work:
+                simulation.step()
+        if rng.random() < 0.15:
+            _trouble(rng, simulation)
+    simulation.run()
+    simulation.check_all_finished()
+    return simulation
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_everybody_ends_once_with_the_right_tokens(seed: int) -> None:
+    simulation = _live(seed)
+    injections = simulation.executor.injections
+    sick = injections.failing_ids | injections.invalid_ids
+    limit = min(simulation.limits.max_request_tokens - 1, simulation.limits.kv_capacity_tokens)
+    for name, finished in simulation.finished.items():
+        if finished.reason is FinishReason.ERROR and simulation.requests[name].num_prompt_tokens <= limit:
+            assert name in sick or simulation.may_cut_short, f"{name} failed through no fault of its own: {finished.error}"
+
+
+def test_these_lives_contain_what_they_are_for() -> None:
+    """Guards the generator: without preemptions, copies and failures the test above would prove little."""
+    lives = [_live(seed) for seed in range(12)]
+    copies = sum(isinstance(op, CopyPrefix) for life in lives for plan in life.plans for op in plan.kv_ops)
+    assert copies > 100
+    assert sum(sum(life.num_preempted.values()) for life in lives) > 20
+    assert len({finished.reason for life in lives for finished in life.finished.values()}) == len(FinishReason)
