@@ -36,7 +36,6 @@ class EngineMachine(RuleBasedStateMachine):
         num_running: int,
         num_cached: int,
         can_trim: bool,
-        has_cache: bool,
         step_tokens: int,
         end_every: int,
     ) -> None:

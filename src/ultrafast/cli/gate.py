@@ -77,7 +77,7 @@ def _is_default(context: click.Context, name: str) -> bool:
 
 
 def _source(options: dict[str, Any]) -> str:
-    return str(options["from_result"] or options["url"])
+    return str(options["from_result"] or options["url"].rpartition("@")[2])  # what is before an @ may be a password
 
 
 def _judge_saved(options: dict[str, Any]) -> GateReport:

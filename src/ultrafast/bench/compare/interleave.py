@@ -6,15 +6,15 @@ must not help B.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import msgspec
 
 from ultrafast.bench.records import Run
-from ultrafast.bench.session import BenchSpec, Listener, measure
+from ultrafast.bench.session import BenchSpec
 
-OnRun = Callable[[str, int, Run], None]
+Measure = Callable[[str, BenchSpec], Awaitable[Run]]
 
 
 def order_of(pair: int) -> tuple[str, str]:
@@ -22,10 +22,8 @@ def order_of(pair: int) -> tuple[str, str]:
     return ("a", "b") if pair % 2 == 0 else ("b", "a")
 
 
-async def run_pairs(
-    a: BenchSpec, b: BenchSpec, num_pairs: int, on_run: OnRun | None = None, listener: Listener | None = None
-) -> tuple[list[Run], list[Run]]:
-    """Measure both sides `num_pairs` times. Run i of each belongs to pair i.
+async def run_pairs(a: BenchSpec, b: BenchSpec, num_pairs: int, measure: Measure) -> tuple[list[Run], list[Run]]:
+    """Measure both sides `num_pairs` times; `measure` is called with "a" or "b". Run i of each belongs to pair i.
 
     Raises:
         what `measure` raises, at the first run that cannot be made.
@@ -33,14 +31,11 @@ async def run_pairs(
     specs, done = {"a": a, "b": b}, {"a": list[Run](), "b": list[Run]()}
     for pair in range(num_pairs):
         for side in order_of(pair):
-            run = await measure(_spec_of(specs[side], pair, side), listener)
-            done[side].append(run)
-            if on_run is not None:
-                on_run(side, pair, run)
+            done[side].append(await measure(side, _spec_of(specs[side], pair, side)))
     return done["a"], done["b"]
 
 
 def _spec_of(spec: BenchSpec, pair: int, side: str) -> BenchSpec:
     seed = spec.workload.seed + pair
-    text_seed = 2 * seed + (side == "b")
+    text_seed = 2 * seed + (side == "b")  # all runs of a comparison differ in it
     return replace(spec, workload=msgspec.structs.replace(spec.workload, seed=seed, text_seed=text_seed))
