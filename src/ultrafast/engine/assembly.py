@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.host import Parts, Progress
 from ultrafast.engine.llama.executor import LlamaExecutor
@@ -18,9 +17,12 @@ DEFAULT_STEP_TARGET_S = 0.05
 def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     """Load the model and warm it up. Raises what `LlamaExecutor.load` raises."""
     executor = LlamaExecutor.load(configure.options, on_progress)
-    if not configure.is_replacement:  # its weights are in the page cache, and clients wait
-        executor.warm_up(on_progress)
-    return with_scheduler(executor, executor.facts, configure.options)
+    # A replacement's weights are in the page cache, and clients wait: it starts cold and learns on the way.
+    samples = [] if configure.is_replacement else executor.warm_up(on_progress)
+    scheduler = make_scheduler(executor.facts, configure.options)
+    for sample in samples:
+        scheduler.cost.observe(sample.num_outputs, sample.num_prefill_tokens, sample.duration_s)
+    return Parts(executor, scheduler, executor.facts)
 
 
 def assemble_fake(configure: Configure, _: Progress) -> Parts:
@@ -29,22 +31,23 @@ def assemble_fake(configure: Configure, _: Progress) -> Parts:
     executor = FakeExecutor(
         capacity_tokens=facts.kv_capacity_tokens, max_step_tokens=facts.max_step_tokens, vocab_size=facts.vocab_size
     )
-    return with_scheduler(executor, facts, configure.options)
+    return Parts(executor, make_scheduler(facts, configure.options), facts)
 
 
-def with_scheduler(executor: Executor, facts: EngineFacts, options: EngineOptions) -> Parts:
-    """Add the scheduler: limits are what the engine really got, never what was asked for."""
+def make_scheduler(facts: EngineFacts, options: EngineOptions) -> Scheduler:
+    """Limits are what the engine really got, never what was asked for."""
     limits = SchedulerLimits(
         kv_capacity_tokens=facts.kv_capacity_tokens,
         max_request_tokens=facts.max_request_tokens,
         max_step_tokens=facts.max_step_tokens,
         step_target_s=options.step_target_s or DEFAULT_STEP_TARGET_S,
         max_num_running=facts.max_num_running,
-        max_num_cached=options.max_num_cached,
+        max_num_cached=facts.max_num_cached,
+        max_cached_tokens=facts.max_cached_tokens,
         can_trim=facts.can_trim,
         enable_prefix_cache=options.enable_prefix_cache,
     )
-    return Parts(executor, Scheduler(limits), facts)
+    return Scheduler(limits)
 
 
 def _fake_facts(options: EngineOptions) -> EngineFacts:
@@ -59,6 +62,8 @@ def _fake_facts(options: EngineOptions) -> EngineFacts:
         max_request_tokens=min(options.max_request_tokens or capacity, capacity),
         max_step_tokens=options.max_step_tokens or 512,
         max_num_running=options.max_num_running,
+        max_num_cached=options.max_num_cached,
+        max_cached_tokens=options.max_cached_tokens or capacity // 4,
         num_threads=1,
         vocab_size=32_000,
         has_flash_attention=False,

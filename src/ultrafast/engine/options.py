@@ -18,6 +18,8 @@ class EngineOptions:
         step_target_s: while others decode, prefill chunks are sized so that a step takes about this long, seconds; 0 = by device.
         max_num_running: sequences that may run at once.
         max_num_cached: finished sequences whose KV may stay on the device for reuse.
+        max_cached_tokens: tokens they may hold together; 0 = a quarter of the pool. Every step attends (masked) over all cells up
+            to the highest used one, so an idle cache slows the running requests down.
         kv_type_k, kv_type_v: element types of the KV cache: f16, bf16, f32, q8_0, q4_0, ...
         flash_attention: require flash attention; starting fails where it cannot be enabled.
         swa_full: keep the whole context of sliding-window layers, so that any prefix can be reused.
@@ -35,6 +37,7 @@ class EngineOptions:
     step_target_s: float = 0.0
     max_num_running: int = 32
     max_num_cached: int = 64
+    max_cached_tokens: int = 0
     kv_type_k: str = "f16"
     kv_type_v: str = "f16"
     flash_attention: bool = True
@@ -66,6 +69,8 @@ class EngineFacts:
     max_request_tokens: int
     max_step_tokens: int
     max_num_running: int
+    max_num_cached: int
+    max_cached_tokens: int
     num_threads: int
     vocab_size: int
     has_flash_attention: bool

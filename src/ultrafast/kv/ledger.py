@@ -52,18 +52,28 @@ class KvLedger:
         can_trim: sequences can be cut at any token. False (recurrent and hybrid models): a sequence is reused as a whole or
             not at all.
         has_cache: False = nothing is ever matched or kept.
+        max_cached_tokens: evictable cells to keep at most when a request finishes; None = as many as there are.
 
     Attributes:
         version: changes whenever cells may have become available or a new prefix was kept.
     """
 
     def __init__(
-        self, *, capacity_tokens: int, max_num_running: int, max_num_cached: int, can_trim: bool, has_cache: bool, block_size: int
+        self,
+        *,
+        capacity_tokens: int,
+        max_num_running: int,
+        max_num_cached: int,
+        can_trim: bool,
+        has_cache: bool,
+        block_size: int,
+        max_cached_tokens: int | None = None,
     ) -> None:
         self.capacity_tokens = capacity_tokens
         self.can_trim = can_trim
         self.has_cache = has_cache
         self._max_num_cached = max_num_cached if has_cache else 0
+        self._max_cached_tokens = capacity_tokens if max_cached_tokens is None else max_cached_tokens
         self._block_size = block_size
         self._tree = PrefixTree()
         self._free_ids = list(range(num_sequences(max_num_running, max_num_cached) - 1, -1, -1))
@@ -151,6 +161,8 @@ class KvLedger:
         self._leaves[sequence.seq_id] = sequence
         while len(self._leaves) > self._max_num_cached:
             self.evict_one()
+        while self.num_evictable > self._max_cached_tokens and self.evict_one(must_free=True):
+            pass
 
     def free(self, sequence: SequenceKv) -> None:
         """Forget a sequence, running or cached; its id and the cells that only it held are free."""

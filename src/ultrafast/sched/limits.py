@@ -19,6 +19,7 @@ class SchedulerLimits:
         step_target_s: how long a step should take while somebody decodes, seconds.
         max_num_running: requests that hold a sequence.
         max_num_cached: finished sequences kept for reuse.
+        max_cached_tokens: cells that only they hold, at most; None = the whole pool.
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
         enable_prefix_cache: reuse KV between requests.
         block_size: tokens per block, a unit of reporting.
@@ -32,6 +33,7 @@ class SchedulerLimits:
     step_target_s: float
     max_num_running: int = 32
     max_num_cached: int = 64
+    max_cached_tokens: int | None = None
     can_trim: bool = True
     enable_prefix_cache: bool = True
     block_size: int = 32

@@ -33,6 +33,7 @@ class SchedulerState:
             capacity_tokens=limits.kv_capacity_tokens,
             max_num_running=limits.max_num_running,
             max_num_cached=limits.max_num_cached,
+            max_cached_tokens=limits.max_cached_tokens,
             can_trim=limits.can_trim,
             has_cache=limits.enable_prefix_cache,
             block_size=limits.block_size,

@@ -159,6 +159,8 @@ def facts() -> EngineFacts:
         max_request_tokens=0,
         max_step_tokens=0,
         max_num_running=0,
+        max_num_cached=0,
+        max_cached_tokens=0,
         num_threads=1,
         vocab_size=50_000,
         has_flash_attention=False,

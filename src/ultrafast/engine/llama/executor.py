@@ -21,8 +21,11 @@ from ultrafast.engine.llama.grammar import GrammarCompiler, GrammarError
 from ultrafast.engine.llama.model import Model
 from ultrafast.engine.llama.sampler import CandidateArray, SamplingError, SequenceSampler
 from ultrafast.engine.llama.vocab import Vocab
-from ultrafast.engine.llama.warmup import warm_up
+from ultrafast.engine.llama.warmup import StepSample, warm_up
 from ultrafast.engine.options import EngineFacts, EngineOptions
+
+DEFAULT_CACHED_SHARE = 4
+"""1/4 of the pool: with the bundled model's 16k pool, a full cache then costs a decode step about a fifth."""
 
 _STATUS = {0: StepStatus.OK, 1: StepStatus.OUT_OF_KV, -1: StepStatus.INVALID}
 
@@ -61,12 +64,13 @@ class LlamaExecutor:
         model = Model(abi.load(options.libllama_path), options, on_progress)
         return cls(model, options, load_s=time.monotonic() - begin_s)
 
-    def warm_up(self, on_progress: Callable[[str, float], None]) -> None:
-        """Run every shape once so that the first request is as fast as the fifth; leaves the KV cache empty."""
+    def warm_up(self, on_progress: Callable[[str, float], None]) -> list[StepSample]:
+        """Run every shape so that the first request is as fast as the fifth; leaves the KV cache empty. Returns step times."""
         begin_s = time.monotonic()
-        warm_up(self, on_progress)
+        samples = warm_up(self, on_progress)
         self._grammars.matcher('{"grammars": [{"json_schema": {"type": "object"}}]}').forbidden()
         self.facts = replace(self.facts, warmup_s=time.monotonic() - begin_s)
+        return samples
 
     def prepare_request(self, request: Request) -> None:
         """The slow part of `begin_request` (compiling a grammar). Any thread; at most once per request, before it is begun."""
@@ -203,8 +207,10 @@ class LlamaExecutor:
             context_train_tokens=self.model.context_train_tokens,
             kv_capacity_tokens=capacity,
             max_request_tokens=min(options.max_request_tokens or limit, capacity),
-            max_step_tokens=int(c.llama_n_batch(context)),
+            max_step_tokens=min(self.model.sizes.step_tokens, int(c.llama_n_batch(context))),
             max_num_running=options.max_num_running,
+            max_num_cached=self.model.sizes.num_cached,
+            max_cached_tokens=options.max_cached_tokens or capacity // DEFAULT_CACHED_SHARE,
             num_threads=self.model.sizes.num_threads,
             vocab_size=self.vocab.size,
             has_flash_attention=self.model.has_flash_attention,

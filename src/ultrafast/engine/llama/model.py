@@ -17,6 +17,7 @@ from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.machine import available_memory_bytes, usable_cores
 from ultrafast.engine.llama.vocab import read_metadata
 from ultrafast.engine.options import EngineOptions
+from ultrafast.kv.ledger import NUM_SPARE_SEQUENCES, num_sequences
 
 KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 _KV_TYPE_BYTES = {
@@ -34,7 +35,6 @@ _KV_TYPE_BYTES = {
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ at b11549
 CPU_STEP_TOKENS = 256
 GPU_STEP_TOKENS = 2048
-_SPARE_SEQUENCES = 2
 _MEMORY_SHARE = 0.25  # of the free memory that the KV pool may take by default
 _FLASH_ENABLED = 1
 _FLASH_DISABLED = 0
@@ -47,6 +47,7 @@ class ContextSizes:
     kv_capacity_tokens: int
     step_tokens: int
     num_sequences: int
+    num_cached: int
     num_threads: int
 
 
@@ -181,10 +182,10 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
     step = options.max_step_tokens or (GPU_STEP_TOKENS if has_gpu else CPU_STEP_TOKENS)
     # A recurrent state is allocated for every sequence that may exist, so idle ones are not free there.
     cached = min(options.max_num_cached, options.max_num_running) if model.is_recurrent else options.max_num_cached
-    sequences = options.max_num_running + cached + _SPARE_SEQUENCES
+    sequences = num_sequences(options.max_num_running, cached)
     if sequences > MAX_SEQUENCES:
         raise ConfigError(
-            f"{options.max_num_running} running and {cached} cached sequences exceed {MAX_SEQUENCES - _SPARE_SEQUENCES}",
+            f"{options.max_num_running} running and {cached} cached sequences exceed {MAX_SEQUENCES - NUM_SPARE_SEQUENCES}",
             param="engine.max_num_running",
         )
     if step < options.max_num_running:
@@ -192,7 +193,7 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
             f"engine.max_step_tokens = {step} is less than engine.max_num_running = {options.max_num_running}",
             param="engine.max_step_tokens",
         )
-    return ContextSizes(capacity, min(step, capacity), sequences, options.num_threads or cores)
+    return ContextSizes(capacity, min(step, capacity), sequences, cached, options.num_threads or cores)
 
 
 def _check_memory(model: Model, options: EngineOptions, capacity: int) -> None:
