@@ -73,6 +73,12 @@ def _sweep(measured: Measured) -> str:
         _panel(label, legend, against_load(ordered, metric, label, load_label))
         for metric, label in (("ttft", "TTFT"), ("gap", "Gap between chunks"))
     ]
+    infinite = [load_name(run) for run, summary in ordered if at(summary.overall.metrics["ttft"], 0.99).is_adj_infinite]
+    note = (
+        f'<p class="soft">P99 of TTFT is infinite, because requests failed, at: {escape(", ".join(infinite))}.</p>'
+        if infinite
+        else ""
+    )
     rows = [
         [
             load_name(run),
@@ -88,7 +94,7 @@ def _sweep(measured: Measured) -> str:
         for run, summary in ordered
     ]
     head = ["load", "ok", "lost", "TTFT P50 (ms)", "TTFT P99 adj (ms)", "TPOT P99 (ms)", "jitter (ms)", "output tok/s", "valid"]
-    return f'<h2>Latency against load</h2><div class="grid2">{"".join(panels)}</div><h2>Loads</h2>{_table(head, rows)}'
+    return f'<h2>Latency against load</h2><div class="grid2">{"".join(panels)}</div>{note}<h2>Loads</h2>{_table(head, rows)}'
 
 
 def _run(run: Run, summary: Summary, *, has_heading: bool) -> str:

@@ -123,12 +123,16 @@ class _Tester:
         return few <= self._rules.alpha, many <= self._rules.alpha_fail, evidence
 
     def bounds(self) -> tuple[float | None, float | None]:
-        """The largest sample that is disproved as a limit, and the smallest that is proved; None where there is none."""
+        """Bounds of the true percentile, each a sample; None where the values are too few for one.
+
+        Every limit below the first sample that is not disproved is disproved; the first sample that is proved is a bound.
+        """
         ordered = np.unique(self._flat)
         first_proved = _first(len(ordered), lambda index: self.test(float(ordered[index]))[0])
         first_open = _first(len(ordered), lambda index: not self.test(float(ordered[index]))[1])
         high = float(ordered[first_proved]) if first_proved < len(ordered) else None
-        low = float(ordered[min(first_open, len(ordered) - 1)]) if first_open > 0 else None
+        is_bounded_below = first_open > 0 or self.test(-math.inf)[1]
+        low = float(ordered[min(first_open, len(ordered) - 1)]) if is_bounded_below else None
         return low, high
 
 

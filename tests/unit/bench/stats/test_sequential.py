@@ -106,3 +106,4 @@ def test_fixed_sample_with_violations():
     few, many = weigh_fixed(25, 1000, 0.99)
     assert many < 0.001 < 0.99 < few
     assert weigh_fixed(25, 1000, 0.99, spread=10)[1] > 0.05
+    assert weigh_fixed(20, 3000, 0.99, spread=10) == pytest.approx(weigh_fixed(2, 300, 0.99))
