@@ -181,7 +181,8 @@ def _parts(summary: Summary) -> str:
     legend = _legend([(f"part-{name}", name, "box") for name in PARTS])
     note = (
         '<p class="soft">Mean of E2E, milliseconds. Queue and compute: as the server reports them up to the first token. '
-        "Output: first to last token. Network: everything else that the client saw.</p>"
+        "Output: first to last token. Network: everything else that the client saw. Requests are missing where the server sent "
+        "its response head before it knew the parts.</p>"
     )
     return f'<div class="panel">{legend}{bars}{note}</div>'
 

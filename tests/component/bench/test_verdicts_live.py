@@ -49,7 +49,8 @@ async def test_gate_stops_as_soon_as_it_is_certain(tmp_path):
         saved = read_run(result)
         assert len(saved.requests) == 1840
         code, document, _ = await gate(server.url, *load, "--target-p99", "1")
-        assert (code, document["verdict"], document["targets"][0]["num_requests"]) == (1, "fail", 50)
+        assert (code, document["verdict"]) == (1, "fail")
+        assert 50 <= document["targets"][0]["num_requests"] < 100
 
 
 async def test_gate_says_inconclusive_when_the_budget_is_too_small_and_error_when_all_fails():

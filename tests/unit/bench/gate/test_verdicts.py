@@ -75,7 +75,18 @@ def test_an_unchanged_noisy_server_never_fails_twice_in_a_row():
     limit_s = float(np.quantile(noisy(200_000), 0.99))
     found = [gate_once(noisy(1000), limit_s)[0] for _ in range(60)]
     assert sum(verdict is Verdict.FAIL for verdict in found) <= 3
+    slower = [gate_once(noisy(1000), limit_s * 0.995)[0] for _ in range(60)]
+    assert sum(verdict is Verdict.PASS for verdict in slower) <= 3
     assert not any(one is two is Verdict.FAIL for one, two in itertools.pairwise(found))
+
+
+def test_bursts_far_below_the_limit_cost_nothing():
+    rng = np.random.default_rng(12)
+    values = rng.lognormal(math.log(0.1), 0.1, 400)
+    for start in range(0, 400, 40):
+        values[start : start + 8] *= 1.3
+    assert gate_once(values, 1.0) == (Verdict.PASS, gate_once(np.full(400, 0.1), 1.0)[1])
+    assert gate_once(values, float(values.max()) * 1.01)[0] is Verdict.INCONCLUSIVE
 
 
 def evaluated(requests, *targets, rules=None, limits=None, **run):
