@@ -52,7 +52,7 @@ class KvLedger:
         can_trim: sequences can be cut at any token. False (recurrent and hybrid models): a sequence is reused as a whole or
             not at all.
         has_cache: False = nothing is ever matched or kept.
-        max_cached_tokens: evictable cells to keep at most when a request finishes; None = as many as there are.
+        max_cached_tokens: evictable cells to keep at most when a request finishes, its own aside; None = no limit.
 
     Attributes:
         version: changes whenever cells may have become available or a new prefix was kept.
@@ -161,7 +161,8 @@ class KvLedger:
         self._leaves[sequence.seq_id] = sequence
         while len(self._leaves) > self._max_num_cached:
             self.evict_one()
-        while self.num_evictable > self._max_cached_tokens and self.evict_one(must_free=True):
+        # The newest leaf stays however long it is: one long conversation at a time is the commonest use of all.
+        while self.num_evictable > self._max_cached_tokens and len(self._leaves) > 1 and self.evict_one(must_free=True):
             pass
 
     def free(self, sequence: SequenceKv) -> None:
