@@ -7,6 +7,7 @@ import pytest
 from tests.unit.deploy import exported
 from tests.unit.deploy.test_files import ROOT, RULES, panels_of
 
+from ultrafast.models.registry import DEFAULT_MODEL
 from ultrafast.observe.monitoring.rules import AlertRule, RecordingRule
 
 pytestmark = pytest.mark.integration
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def exports(shared_server):
     """What the server exports after one streamed call."""
-    body = {"messages": [{"role": "user", "content": "Count to five."}], "max_tokens": 8, "stream": True}
+    body = {"model": DEFAULT_MODEL, "messages": [{"role": "user", "content": "Count to five."}], "max_tokens": 8, "stream": True}
     body["service_tier"] = "ultrafast"
     request = urllib.request.Request(
         f"{shared_server.url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}

@@ -136,7 +136,8 @@ def _load(inputs: MonitoringInputs) -> Iterator[_Condition]:
     job = f'{{job="{inputs.job}"}}'
     yield _Condition(
         "UltrafastQueueLong",
-        f"ultrafast_requests_waiting{job} > {inputs.max_num_running}",
+        # The gauge is set by steps; without calls it would tell of the last one.
+        f"ultrafast_requests_waiting{job} > {inputs.max_num_running}\nand\nultrafast_requests_in_flight{job} > 0",
         "5m",
         TICKET,
         "More sequences wait at {{ $labels.instance }} than may run at once",
