@@ -133,6 +133,13 @@ def test_burn_rates_have_a_guard_on_both_windows():
     ]
 
 
+@pytest.mark.parametrize("file", sorted((Path(__file__).parent / "promtool").glob("*.yml")), ids=lambda file: file.stem)
+def test_promtool_evaluates_the_groups_in_the_order_of_the_file(file):
+    listed = re.search(r"^group_eval_order:\n((?:  - .*\n)+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed
+    assert re.findall(r"- (\S+)", listed[1]) == [group.name for group in rule_groups(INPUTS["default"])]
+
+
 def test_the_goal_sets_the_thresholds():
     printed = CliRunner().invoke(monitoring, ["rules", "--slo-percent", "99.9", "--job", "llm"], catch_exceptions=False).output
     assert "job_tier:ultrafast_ttft_late:ratio_increase1h > 0.0144 " in printed
