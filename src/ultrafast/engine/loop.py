@@ -97,11 +97,10 @@ class EngineLoop:
             self.step += 1
             self.last_step_s = self._clock()
             self._report(events, schedule_s)
-        else:
-            # Cells may have been freed: the scheduler books that too, so that the gauges never stay behind.
+        elif events or plan.kv_ops:
+            # Somebody came or went, or cells were freed: that is booked too, so that the gauges never stay behind.
             events += self._scheduler.complete(plan, StepResult(StepStatus.OK), self._clock())
-            if events:
-                self._report(events, 0.0)
+            self._report(events, 0.0)
 
     def _plan(self) -> StepPlan:
         """Plan until every shared prefix in the plan is proven; each further round has at least one such prefix less."""
