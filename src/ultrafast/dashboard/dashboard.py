@@ -83,7 +83,7 @@ class Dashboard:
             kv=_kv(stats) if stats else None,
             tiers=[_tier(tier, calls, now) for tier, calls in self.calls.tiers.items()],
             step=_step(stats) if stats else None,
-            steps=[tuple(row) for row in self._steps.since(since_step)],
+            steps=self._steps.since(since_step),
             seconds=seconds,
             output_rate=_rate([output for output, _ in seconds]),
             prefill_rate=_rate([prefill for _, prefill in seconds]),

@@ -14,7 +14,7 @@ from ultrafast.dashboard.views import Lane, LaneState, Queues
 from ultrafast.engine.live import LiveRequest
 from ultrafast.engine.messages import StepReport
 
-MAX_LANES = 24
+MAX_LANES = 16
 MAX_WALKED = 2000
 """So many live requests are looked at for one frame; beyond that the counts per tier are of the first."""
 ID_LENGTH = 6
@@ -98,9 +98,9 @@ class Lanes:
 
 
 def short_id(request_id: str) -> str:
-    """`chatcmpl-...a1b2c3:0` -> `a1b2c3`; further choices of a call keep their number: `a1b2c3:1`."""
-    name, _, index = request_id.partition(":")
-    return name[-ID_LENGTH:] + (f":{index}" if index not in ("", "0") else "")
+    """`chatcmpl-...a1b2c3:17` -> `a1b2c3:17`; the number tells the choices of one call apart."""
+    name, _, number = request_id.partition(":")
+    return f"{name[-ID_LENGTH:]}:{number}"
 
 
 def _composition(last: StepReport | None) -> tuple[dict[str, tuple[int, int]], set[str]]:

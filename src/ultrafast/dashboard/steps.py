@@ -7,25 +7,15 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import NamedTuple
 
 from ultrafast.core.events import RequestFinished, StepFinished
+from ultrafast.dashboard.views import StepRow
 from ultrafast.dashboard.window import SumWindow
 from ultrafast.engine.messages import StepReport
 
 MAX_STEPS = 160
 NUM_SECONDS = 120
 RATE_SECONDS = 5
-
-
-class StepRow(NamedTuple):
-    """A step for the strip chart. `number` counts the steps seen here: the engine's own count starts again with each child."""
-
-    number: int
-    duration_s: float
-    num_decodes: int
-    num_prefill_tokens: int
-    num_waiting: int
 
 
 class Seconds:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +24,10 @@ class LaneState(StrEnum):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """A live request. `chunk` is (start, tokens) of the prompt that the last step computed."""
+    """A live request. `id` is six characters of the call's id, a colon and a number.
+
+    `chunk` is (start, tokens) of the prompt that the last step computed.
+    """
 
     id: str
     tier: ServiceTier
@@ -93,6 +97,16 @@ class KvView(msgspec.Struct, frozen=True):
     block_tokens: int
 
 
+class StepRow(NamedTuple):
+    """A step of the strip chart. `number` counts the steps seen here: the engine's own count starts again with each child."""
+
+    number: int
+    duration_s: float
+    num_decodes: int
+    num_prefill_tokens: int
+    num_waiting: int
+
+
 class StepView(msgspec.Struct, frozen=True):
     """The newest step."""
 
@@ -109,7 +123,7 @@ class Frame(msgspec.Struct, frozen=True):
 
     Attributes:
         seconds: (output tokens, prefill tokens) of each of the last whole seconds, oldest first.
-        steps: rows (number, duration_s, num_decodes, num_prefill_tokens, num_waiting) since the frame before.
+        steps: those since the frame before.
         output_rate, prefill_rate: tokens per second, mean of the last 5 whole seconds.
         num_cache_queried, num_cache_hit: prompt tokens of the window.
         num_hidden: live requests beyond those in `lanes`.
@@ -124,7 +138,7 @@ class Frame(msgspec.Struct, frozen=True):
     kv: KvView | None
     tiers: list[TierView]
     step: StepView | None
-    steps: list[tuple[int, float, int, int, int]]
+    steps: list[StepRow]
     seconds: list[tuple[int, int]]
     output_rate: float
     prefill_rate: float

@@ -36,6 +36,7 @@ class Page:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._loaded = asyncio.Event()
         self.requests: list[str] = []
         self.problems: list[str] = []
 
@@ -45,6 +46,8 @@ class Page:
             said = json.loads(message.data)
             if "id" in said:
                 self._answers.pop(said["id"]).set_result(said)
+            elif said["method"] == "Page.loadEventFired":
+                self._loaded.set()
             elif said["method"] == "Network.requestWillBeSent":
                 self.requests.append(said["params"]["request"]["url"])
             elif said["method"] == "Runtime.exceptionThrown":
@@ -71,7 +74,9 @@ class Page:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=is_phone
         )
         await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self._loaded.clear()
         await self.call("Page.navigate", url=url)
+        await asyncio.wait_for(self._loaded.wait(), WAIT_TIMEOUT_S)
 
     async def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression; promises are awaited."""
@@ -100,7 +105,7 @@ class Page:
         text = {"Enter": "\r"}.get(key, "")
         code = {"Enter": 13, "Tab": 9}[key]
         for kind in ("keyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text)
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, text=text)
 
     async def screenshot(self, **options: Any) -> bytes:
         """A picture; see `Page.captureScreenshot` of the protocol for options."""

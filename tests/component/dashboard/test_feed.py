@@ -13,6 +13,7 @@ from tests.component.dashboard.served import Setup, make
 from tests.unit.dashboard.events import report, stats
 
 from ultrafast.api.auth import ApiKeys
+from ultrafast.core.clock import ManualClock
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.metrics import Outcome
 
@@ -135,27 +136,25 @@ async def test_enough_is_enough() -> None:
 
 
 async def test_watchers_share_the_frames() -> None:
-    setup = make(interval_s=0.05)
-    made = 0
+    setup = make()
+    setup.dashboard.clock = ManualClock(100.0)  # one and the same tick all the time
+    num_made = 0
     plain = setup.dashboard.frame
 
     def counted(*args: Any) -> Any:
-        nonlocal made
-        made += 1
+        nonlocal num_made
+        num_made += 1
         return plain(*args)
 
     setup.dashboard.frame = counted  # type: ignore[method-assign]
     async with listening(setup) as port:  # type: ignore[arg-type]
         watchers = [await Watcher.connect(port) for _ in range(8)]
-        num_read = 0
-        for _ in range(5):
-            for watcher in watchers:
+        for watcher in watchers:
+            for _ in range(3):
                 await watcher.frame()
-                num_read += 1
-        # Eight first frames are each watcher's own; of the other 32 that were read, few were made.
-        assert made < num_read / 2 + 8
         for watcher in watchers:
             await watcher.close()
+    assert num_made == 8 + 1  # everybody's first, and the one they share
 
 
 async def test_a_watcher_that_reads_nothing_is_let_go() -> None:

@@ -116,7 +116,7 @@ async def test_the_race() -> None:
         assert "secret prompt" not in frame
         assert page.problems == []
     assert [call.options.requested_tier for call in setup.service.calls] == list(ServiceTier)
-    assert {call.options.use_cache for call in setup.service.calls} == {False}
+    assert {call.options.is_cached for call in setup.service.calls} == {False}
 
 
 async def test_a_failing_call_is_told() -> None:

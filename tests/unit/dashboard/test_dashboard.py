@@ -130,6 +130,6 @@ def test_no_whole_id_and_no_token_is_shown() -> None:
     dashboard = make(ManualClock(100.0))
     dashboard.on_report(report(scheduled=("aaaaaa",), step=stats(("aaaaaa", 0, 100))))
     text = msgspec.json.encode(dashboard.frame(sources(live("aaaaaa")))).decode()
-    assert '"aaaaaa"' in text
+    assert '"aaaaaa:0"' in text
     assert request_id("aaaaaa").partition(":")[0] not in text
     assert "[7,7" not in text

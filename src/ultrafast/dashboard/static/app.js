@@ -8,6 +8,8 @@ import { mine, playground } from "./playground.js";
 import { tierViews } from "./tiers.js";
 
 const MAX_STEPS = 160;
+/** So long a lost engine stays on top of the page. */
+const NEWS_S = 600;
 const CARDS = [
   ["running", "Running"], ["waiting", "Waiting"], ["output", "Output"], ["prefill", "Prefill"],
   ["kv", "KV in use"], ["hits", "Prefix-cache hits"], ["step", "Last step"], ["restarts", "Engine restarts"],
@@ -18,7 +20,7 @@ function cards(container) {
   for (const [name, title] of CARDS) {
     const value = el("span", {}, NONE);
     const unit = el("span", { class: "unit" });
-    container.append(el("div", { class: "card" }, el("dt", {}, title), el("dd", {}, value, " ", unit)));
+    container.append(el("div", { class: "card" }, el("dt", {}, title), el("dd", {}, value, unit)));
     values[name] = (text, more = "") => {
       setText(value, text);
       setText(unit, more);
@@ -38,6 +40,7 @@ const cacheBar = partsBar("Prompt tokens");
 byId("kv").append(kvBar.node);
 byId("cache").append(cacheBar.node);
 let steps = [];
+let alertedRestarts = -1;
 
 /** What a person should know first about the engine: [class, word, sentence]. */
 function engineState(engine) {
@@ -58,10 +61,16 @@ function drawEngine({ engine, uptime_s: uptimeS, model, version }) {
   setText(byId("model"), model);
   setText(byId("version"), `Ultrafast ${version} ·`);
   const restart = engine.last_restart_age_s;
-  card.restarts(count(engine.num_restarts), restart === null ? "" : `last ${duration(restart)} ago`);
+  card.restarts(count(engine.num_restarts), restart === null ? "since the start" : `last ${duration(restart)} ago`);
   const alert = byId("alert");
-  alert.hidden = restart === null || restart > 600;
-  if (!alert.hidden) setText(alert, `The engine was replaced ${duration(restart)} ago: ${engine.last_restart_reason}.`);
+  const isNews = restart !== null && restart < NEWS_S;
+  // Written once per restart, with the time of day: an alert that counts seconds would be read out every second.
+  if (isNews && alertedRestarts !== engine.num_restarts) {
+    alertedRestarts = engine.num_restarts;
+    const at = new Date(Date.now() - restart * 1000).toLocaleTimeString();
+    setText(alert, `The engine was lost at ${at} (${engine.last_restart_reason}) and replaced; live requests go on.`);
+  }
+  alert.hidden = !isNews;
 }
 
 function drawResources(frame) {
@@ -83,18 +92,23 @@ function drawResources(frame) {
       ["free", "free", kv.num_free, count(kv.num_free)]]);
   }
   if (step) {
-    card.step(duration(step.duration_s));
+    card.step(duration(step.duration_s), step.num_prefills ? (step.num_decodes ? "decode and prefill" : "prefill") : "decode");
     const prefill = step.num_prefills ? `, ${plural(step.num_prefills, "prefill chunk")} with ${plural(step.num_prefill_tokens, "token")}` : "";
     setText(byId("step-line"), `step ${count(step.step)}: ${duration(step.duration_s)}, ${plural(step.num_decodes, "decode")}${prefill}; planned in ${duration(step.schedule_s)}`);
   }
 }
 
+/** Frames overlap when a connection begins; a restarted server counts from 1 again. */
+function takeSteps(rows) {
+  const newest = rows.at(-1);
+  if (!newest) return;
+  if (newest[0] < (steps.at(-1)?.[0] ?? 0)) steps = [];
+  const seen = steps.at(-1)?.[0] ?? 0;
+  steps = [...steps, ...rows.filter((row) => row[0] > seen)].slice(-MAX_STEPS);
+}
+
 function onFrame(frame) {
-  const [first] = frame.steps;
-  const last = steps.at(-1);
-  // A first frame brings everything again; a restarted server counts from 1 again.
-  if (first && last && first[0] <= last[0]) steps = [];
-  steps = [...steps, ...frame.steps].slice(-MAX_STEPS);
+  takeSteps(frame.steps);
   setText(byId("window"), String(frame.window_s));
   drawEngine(frame);
   drawResources(frame);
@@ -128,7 +142,10 @@ byId("pause").addEventListener("click", ({ currentTarget: button }) => {
   button.setAttribute("aria-pressed", String(isPaused));
   setText(button, isPaused ? "Resume" : "Pause");
   feed.setPaused(isPaused);
-  if (isPaused) setText(byId("state"), "paused");
+  if (isPaused) {
+    setText(byId("state"), "paused");
+    setClass(byId("state"), "chip warn");
+  }
 });
 playground(() => feed.restart());
 feed.restart();

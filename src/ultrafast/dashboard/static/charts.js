@@ -63,7 +63,7 @@ export function areaChart(container, title, name) {
     const line = `M${points.join("L")}`;
     chart.paths[0].setAttribute("d", `${line}V${height}H0z`);
     chart.paths[1].setAttribute("d", line);
-    setText(chart.top, scale.toLocaleString("en"));
+    setText(chart.top, `${scale.toLocaleString("en")}/s`);
     setText(now, `${text} ${unit}`);
     chart.picture.setAttribute("aria-label", `${title}: now ${text} ${unit}, at most ${Math.max(...values)} in two minutes`);
   };

@@ -7,7 +7,7 @@ export const NONE = "–";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-/** Seconds as µs, ms, s, min or h; three digits. */
+/** Seconds as µs, ms, s, min, h or d; a decimal below ten. */
 export function duration(s) {
   if (s === null || s === undefined) return NONE;
   if (s < 0.0000005) return "0 ms";

@@ -1,6 +1,6 @@
 // One lane per live request: what the last step did for it, and how far it is.
 
-import { count, duration, el, plural, setClass, setText } from "./format.js";
+import { TIERS, count, duration, el, plural, setClass, setText } from "./format.js";
 
 const STATES = {
   decode: "decodes", prefill: "prefills", paused: "holds its place", waiting: "waits", preempted: "preempted, waits",
@@ -36,7 +36,7 @@ class Row {
   }
 
   draw(lane, isMine) {
-    setText(this.id, lane.id);
+    setText(this.id, lane.id.split(":")[0]);
     setText(this.tier, lane.tier);
     setText(this.state, STATES[lane.state]);
     setText(this.detail, detail(lane));
@@ -50,11 +50,17 @@ class Row {
   }
 }
 
+function queueLine({ queues, num_hidden: numHidden }) {
+  const waiting = queues.waiting_by_tier.map((num, index) => (num ? `${TIERS[index]} ${count(num)}` : "")).filter(Boolean).join(", ");
+  const hidden = numHidden ? `; ${count(numHidden)} not shown` : "";
+  return `${count(queues.num_running)} running, ${count(queues.num_waiting)} waiting${waiting ? ` (${waiting})` : ""}${hidden}`;
+}
+
 /** Keeps a row per id, so that a request stays the same element while it lives. Returns draw(frame, idsOfMine). */
 export function laneList(container, line) {
   const rows = new Map();
   const empty = el("p", { class: "soft empty" }, "Nobody is being served right now.");
-  container.append(empty);
+  container.after(empty);
   return (frame, mine) => {
     const seen = new Set();
     frame.lanes.forEach((lane, index) => {
@@ -71,7 +77,6 @@ export function laneList(container, line) {
       }
     }
     empty.hidden = seen.size > 0;
-    const hidden = frame.num_hidden ? `, ${count(frame.num_hidden)} more not shown` : "";
-    setText(line, `${count(frame.queues.num_running)} running, ${count(frame.queues.num_waiting)} waiting${hidden}`);
+    setText(line, queueLine(frame));
   };
 }

@@ -40,10 +40,11 @@ class Runner {
     this.wait = svg("path", { class: "wait" });
     this.picture = svg("svg", { viewBox: "0 0 600 18", preserveAspectRatio: "none", role: "img", "aria-label": `${tier}: nothing yet` }, this.wait, this.marks);
     this.parts = partsBar(`${tier}, time to the first token`);
+    this.untold = el("p", { class: "soft small", hidden: true }, "The first token took so long that the stream began without the server's own times.");
     this.text = el("p", { class: "answer-text", tabindex: "0", "aria-label": `Answer of tier ${tier}` });
     this.note = el("p", { class: "soft small" });
     this.lane = el("div", { class: `track tier-${tier}` }, el("span", { class: "name" }, el("i", { class: "tone" }), tier, this.place), this.picture, this.figures);
-    this.card = el("article", { class: `panel tier-${tier}` }, el("h3", {}, el("i", { class: "tone" }), tier), this.parts.node, this.text, this.note);
+    this.card = el("article", { class: `panel tier-${tier}` }, el("h3", {}, el("i", { class: "tone" }), tier), this.parts.node, this.untold, this.text, this.note);
   }
 
   async run(body, startMs, signal, onFirst) {
@@ -82,6 +83,8 @@ class Runner {
       setText(this.place, PLACES[onFirst()]);
       const parts = divide(nowS, times);
       if (parts) this.parts.draw(parts);
+      this.parts.node.hidden = !parts;
+      this.untold.hidden = Boolean(parts);
     }
   }
 

@@ -1,11 +1,11 @@
 // What clients of each tier get: percentiles against the target, the parts of the time, the outcomes.
 
 import { partsBar } from "./charts.js";
-import { NONE, OUTCOMES, PARTS, TIERS, byId, count, duration, el, setClass, setText, share } from "./format.js";
+import { OUTCOMES, PARTS, TIERS, byId, count, duration, el, setClass, setText, share } from "./format.js";
 
 const TABLES = [
   { field: "ttft", title: "Time to first token", fromS: 0.01, toS: 100, unit: "calls" },
-  { field: "gap", title: "Gap between tokens", fromS: 0.001, toS: 1, unit: "gaps" },
+  { field: "gap", title: "Gap between tokens", fromS: 0.001, toS: 10, unit: "gaps" },
 ];
 const PERCENTILES = ["p50_s", "p90_s", "p99_s"];
 
@@ -27,14 +27,15 @@ function latencyTable(table) {
     rows.set(tier, { cells, range });
   }
   const ticks = el("div", { class: "ticks", "aria-hidden": "true" });
-  for (let valueS = table.fromS; valueS <= table.toS * 1.001; valueS *= 10) {
+  for (let valueS = table.fromS; valueS <= table.toS * 1.001; valueS *= 100) {
     const tick = el("span", {}, duration(valueS).replace(".0", ""));
     tick.style.left = `${position(valueS, table)}%`;
     ticks.append(tick);
   }
   const head = el("tr", {}, el("th", { scope: "col" }, "Tier"), el("td", { class: "graph" }, ticks),
     ...["P50", "P90", "P99", "Target", "Within"].map((name) => el("th", { scope: "col" }, name)));
-  const node = el("div", { class: "panel" }, el("table", { class: "latency" }, el("caption", {}, table.title), el("thead", {}, head), body));
+  const node = el("div", { class: "panel" }, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.title },
+    el("table", { class: "latency" }, el("caption", {}, table.title), el("thead", {}, head), body)));
   return { node, draw: (views) => views.forEach((view) => drawLatency(rows.get(view.tier), view[table.field], table)) };
 }
 
@@ -47,8 +48,7 @@ function drawLatency({ cells, range }, view, table) {
     range.dots[index].style.left = `${position(view[name] ?? table.fromS, table)}%`;
   });
   setText(cells[3], duration(view.objective_s).replace(".0", ""));
-  const within = share(view.num_within, view.num);
-  setText(cells[4], within === NONE ? NONE : within);
+  setText(cells[4], share(view.num_within, view.num));
   setClass(cells[4], view.num && view.num_within < view.num * 0.99 ? "within bad" : "within");
   cells[4].title = view.num ? `${count(view.num_within)} of ${count(view.num)} ${table.unit}` : "";
   const slo = position(view.objective_s, table);
