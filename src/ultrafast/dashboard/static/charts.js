@@ -85,7 +85,8 @@ export function partsBar(label) {
         legend.append(el("span", {}, el("i", { class: `box ${name}` }), `${text} `, piece.text));
       }
       const piece = pieces.get(name);
-      piece.fill.style.flexGrow = value / total;
+      // In thousandths: shares that sum to a little less than 1 would leave a part of the bar empty.
+      piece.fill.style.flexGrow = (1000 * value) / total;
       setText(piece.text, shown);
     }
     bar.setAttribute("aria-label", `${label}: ${parts.map((part) => `${part[1]} ${part[3]}`).join(", ")}`);
