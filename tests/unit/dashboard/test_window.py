@@ -63,7 +63,9 @@ def test_what_is_older_than_the_window_is_forgotten(samples: list[tuple[float, f
         stamped.append((value, at))
     first_slice = int(now / SLICE_S) - NUM_SLICES + 1
     kept = [value for value, at in stamped if int(at / SLICE_S) >= first_slice]
-    assert window.read(now).num == len(kept)
+    view = window.read(now)
+    assert view.num == len(kept)
+    assert view.p50_s == pytest.approx(nearest_rank(kept, 0.5), rel=0.021)
     assert sums.read(now)[0] == pytest.approx(sum(kept), abs=1e-6)
     later = window.read(now + WINDOW_S)
     assert later == (None, None, None, 0, 0)
