@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,11 +13,17 @@ from datetime import UTC, datetime
 from ultrafast import __version__
 from ultrafast.api.app import build_app
 from ultrafast.api.auth import ApiKeys
+from ultrafast.api.context import ExtraRoute
 from ultrafast.api.edge import Edge
+from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import Settings
 from ultrafast.core.errors import ConfigError, UltrafastError
 from ultrafast.core.tiers import ServiceTier
+from ultrafast.dashboard.calls import Objectives
+from ultrafast.dashboard.dashboard import Dashboard, Sources
+from ultrafast.dashboard.feed import Feed
+from ultrafast.dashboard.page import page_routes
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
 from ultrafast.engine.llama.machine import usable_cores
@@ -75,7 +82,9 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         defaults=_sampling_defaults(settings, vocab),
         template_source=inputs.chat_template,
     )
-    recorder = _build_recorder(settings, engine)
+    dashboard = _build_dashboard(inputs, engine)
+    recorder = _build_recorder(settings, engine, dashboard)
+    lifecycle = Lifecycle()
 
     def on_ready(facts: EngineFacts) -> None:
         recorder.describe_build(__version__, facts.build, inputs.model_id)
@@ -87,6 +96,8 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         settings.server,
         recorder,
         keys=ApiKeys(inputs.api_keys),
+        lifecycle=lifecycle,
+        extra_routes=_dashboard_routes(dashboard, engine, lifecycle, needs_key=not settings.server.is_dashboard_open),
         lifespan=lambda: _lifespan(engine, service, on_ready),
     )
 
@@ -139,11 +150,30 @@ def _check_threads(num_threads: int) -> None:
         )
 
 
-def _build_recorder(settings: Settings, engine: EngineClient) -> Recorder:
+def _build_dashboard(inputs: Inputs, engine: EngineClient) -> Dashboard:
+    targets = {tier: getattr(inputs.settings.tiers, tier) for tier in ServiceTier}
+    objectives = {tier: Objectives(target.ttft_ms / 1000, target.tpot_ms / 1000) for tier, target in targets.items()}
+    dashboard = Dashboard(objectives, version=__version__, model=inputs.model_id, clock=time.monotonic)
+    engine.add_listener(dashboard.on_report)
+    engine.add_restart_listener(dashboard.on_restart)
+    return dashboard
+
+
+def _dashboard_routes(dashboard: Dashboard, engine: EngineClient, lifecycle: Lifecycle, *, needs_key: bool) -> list[ExtraRoute]:
+    """The page is public and empty; the figures need a key unless the settings say otherwise."""
+    feed = Feed(dashboard, Sources(engine.health, lambda: engine.live_requests, lambda: lifecycle.is_draining))
+    return [
+        *(ExtraRoute(path, handle, needs_key=False) for path, handle in page_routes()),
+        ExtraRoute("/dashboard/events", feed.events, needs_key),
+        ExtraRoute("/dashboard/state", feed.state, needs_key),
+    ]
+
+
+def _build_recorder(settings: Settings, engine: EngineClient, dashboard: Dashboard) -> Recorder:
     tiers = [getattr(settings.tiers, tier) for tier in ServiceTier]
     metrics = Metrics([tier.ttft_ms / 1000 for tier in tiers], [tier.tpot_ms / 1000 for tier in tiers])
     metrics.watch_last_step_age(lambda: engine.health().last_step_age_s)
-    recorder = Recorder(metrics)
+    recorder = Recorder(metrics, dashboard.calls)
 
     def note_restart(event: EngineRestarted) -> None:
         recorder.on_restart()

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from ultrafast.api.auth import ApiKeys
-from ultrafast.api.context import EdgeContext, Endpoint
+from ultrafast.api.context import EdgeContext, Endpoint, ExtraRoute
 from ultrafast.api.documents import Documents
 from ultrafast.api.edge import Edge, Lifespan
 from ultrafast.api.exchange import Exchange
@@ -35,7 +35,7 @@ def build_app(
     keys: ApiKeys | None = None,
     lifecycle: Lifecycle | None = None,
     lifespan: Lifespan | None = None,
-    extra_routes: Iterable[BaseRoute] = (),
+    extra_routes: Iterable[ExtraRoute] = (),
     clock: Clock = time.monotonic,
 ) -> Edge:
     """Return the application.
@@ -48,12 +48,13 @@ def build_app(
         keys: who may call; None = everybody.
         lifecycle: shared with `api.server`, which drains it at shutdown.
         lifespan: entered by `api.server` (or any ASGI server) around all requests.
-        extra_routes: of other layers, for example a dashboard, which may also take `/`; not guarded by keys.
+        extra_routes: of other layers, for example a dashboard, which may also take `/`.
         clock: the clock of engine and serving.
     """
     context = EdgeContext(service, engine_health, settings, recorder, keys or ApiKeys(), lifecycle or Lifecycle(), clock)
     *ours, home = _routes(context)
-    router = Router([*ours, *extra_routes, home], redirect_slashes=False, default=_refuse_unknown)
+    extra = [_extra(context, route) for route in extra_routes]
+    router = Router([*ours, *extra, home], redirect_slashes=False, default=_refuse_unknown)
     return Edge(context, router, lifespan)
 
 
@@ -81,6 +82,11 @@ def _routes(context: EdgeContext) -> list[Route]:
         route("GET", "/docs", documents.page, **public),
         route("GET", "/", documents.home, **public),
     ]
+
+
+def _extra(context: EdgeContext, route: ExtraRoute) -> Route:
+    endpoint = Endpoint(context, route.path, route.handle, needs_key=route.needs_key, needs_engine=False)
+    return Route(route.path, endpoint, methods=["GET"])
 
 
 async def _refuse_unknown(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - ASGI's signature

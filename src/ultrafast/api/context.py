@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -57,6 +57,14 @@ class EdgeContext:
             raise UnavailableError("The model is still loading.", code="model_loading")
         if state in (EngineState.FAILED, EngineState.STOPPED):
             raise UnavailableError("The engine has stopped and serves nothing.", code="engine_stopped", retry_after_s=30)
+
+
+class ExtraRoute(NamedTuple):
+    """A GET route of another layer, for example a dashboard's."""
+
+    path: str
+    handle: Callable[[Exchange], Any]
+    needs_key: bool = True
 
 
 class Endpoint:

@@ -39,6 +39,9 @@ class ServerSettings(Section):
     )
     max_num_choices: int = Field(default=16, ge=1, le=128, description="Largest `n` of a request.")
     is_metrics_open: bool = Field(default=False, description="With API keys set, answer `/metrics` to callers without one too.")
+    is_dashboard_open: bool = Field(
+        default=False, description="With API keys set, show the dashboard's figures to callers without one too."
+    )
     keepalive_interval_s: float = Field(
         default=10.0, gt=0, description="A stream that is silent for so long gets a comment line."
     )

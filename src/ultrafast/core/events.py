@@ -67,8 +67,20 @@ class RequestFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """What a step computed of one prompt: tokens [start, start + num_tokens) of the request's sequence."""
+
+    request_id: str
+    start: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
-    """One step as numbers, and how full everything is after it. `*_tokens` of KV are cells: one cell holds one token."""
+    """One step as numbers, and how full everything is after it. `*_tokens` of KV are cells: one cell holds one token.
+
+    `prefills` names the chunks; who decoded is seen by the tokens that came of the step.
+    """
 
     step: int
     at_s: float
@@ -83,6 +95,7 @@ class StepFinished:
     num_kv_tokens_running: int
     num_kv_tokens_cached: int
     num_kv_tokens_free: int
+    prefills: tuple[PrefillChunk, ...] = ()
 
 
 Event = RequestScheduled | TokenProduced | RequestPreempted | RequestFinished | StepFinished

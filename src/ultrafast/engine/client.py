@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import OverloadedError, UltrafastError, UnavailableError
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.engine.health import EngineHealth, EngineRestarted, EngineState, RecoveryPolicy
 from ultrafast.engine.ledger import Ledger
+from ultrafast.engine.live import LiveRequest
 from ultrafast.engine.messages import Abort, Loading, StepReport, Submit
 from ultrafast.engine.options import EngineFacts, EngineOptions
 from ultrafast.engine.stream import EngineStream
@@ -184,6 +185,11 @@ class EngineClient:
             num_restarts=self._supervisor.num_restarts,
             pid=self._supervisor.pid,
         )
+
+    @property
+    def live_requests(self) -> Collection[LiveRequest]:
+        """A look at the requests that have not ended, for observers, in the order in which they came."""
+        return self._ledger.live_requests
 
     def add_listener(self, listener: Callable[[StepReport], None]) -> None:
         """Show every report to an observer, after the streams got it. It must be quick and must not raise."""

@@ -6,6 +6,8 @@ Knows no processes and no sockets; runs on the event loop of the API process and
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from ultrafast.core.clock import Clock
@@ -36,6 +38,11 @@ class Ledger:
     @property
     def request_ids(self) -> list[str]:
         return list(self._live)
+
+    @property
+    def live_requests(self) -> Collection[LiveRequest]:
+        """A look at every live request, in the order in which they came; not to be changed by who looks."""
+        return self._live.values()
 
     def add(self, request: Request, stream: EngineStream) -> None:
         """Take over a request. It is not sent yet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import Gauge
 
@@ -56,6 +57,16 @@ class LatencyParts:
         return cls(network_s, queue_s, compute_s, total_s - queue_s - compute_s - network_s)
 
 
+class CallListener(Protocol):
+    """Sees the samples of all calls as they are made. Must be quick and must not raise; `now` is monotonic seconds."""
+
+    def on_first_delta(self, tier: ServiceTier, ttft_s: float, now: float) -> None: ...
+    def on_gap(self, tier: ServiceTier, gap_s: float, num_tokens: int, now: float) -> None:
+        """`num_tokens` came at once after `gap_s`: as many samples of gap_s / num_tokens."""
+
+    def on_call_end(self, tier: ServiceTier, outcome: Outcome, parts: LatencyParts | None, now: float) -> None: ...
+
+
 class _Gaps:
     """Gaps between the deltas of one choice: count, mean and squared deviation (Welford's method), without a list."""
 
@@ -77,11 +88,31 @@ class _Gaps:
 class CallRecorder:
     """Records one call. Made by `Recorder.begin_call`."""
 
-    __slots__ = ("_arrival_s", "_choices", "_in_flight", "_is_finished", "_series", "_tiers", "first_delta_s", "num_tokens")
+    __slots__ = (
+        "_arrival_s",
+        "_choices",
+        "_in_flight",
+        "_is_finished",
+        "_listener",
+        "_series",
+        "_tier",
+        "_tiers",
+        "first_delta_s",
+        "num_tokens",
+    )
 
-    def __init__(self, tiers: Mapping[ServiceTier, CallSeries], arrival_s: float, tier: ServiceTier, in_flight: Gauge) -> None:
+    def __init__(
+        self,
+        tiers: Mapping[ServiceTier, CallSeries],
+        arrival_s: float,
+        tier: ServiceTier,
+        in_flight: Gauge,
+        listener: CallListener | None = None,
+    ) -> None:
         self._tiers = tiers
+        self._tier = tier
         self._series = tiers[tier]
+        self._listener = listener
         self._arrival_s = arrival_s
         self._in_flight = in_flight
         self._choices: dict[int, _Gaps] = {}
@@ -91,6 +122,7 @@ class CallRecorder:
 
     def serve_as(self, tier: ServiceTier) -> None:
         """The tier that really serves is known: everything from here on counts for it."""
+        self._tier = tier
         self._series = self._tiers[tier]
 
     def on_delta(self, index: int, num_tokens: int, now: float) -> None:
@@ -103,12 +135,17 @@ class CallRecorder:
             self._choices[index] = _Gaps(now, num_tokens)
             if self.first_delta_s is None:
                 self.first_delta_s = now
-                series.ttft.observe(max(0.0, now - self._arrival_s))
+                ttft_s = max(0.0, now - self._arrival_s)
+                series.ttft.observe(ttft_s)
+                if self._listener is not None:
+                    self._listener.on_first_delta(self._tier, ttft_s, now)
             return
         gap_s = now - choice.last_s
         choice.last_s = now
         choice.num_tokens += num_tokens
         choice.add(gap_s)
+        if self._listener is not None:
+            self._listener.on_gap(self._tier, gap_s, num_tokens, now)
         if num_tokens == 1:
             series.itl.observe(gap_s)
             return
@@ -122,6 +159,8 @@ class CallRecorder:
         self._in_flight.dec()
         series = self._series
         series.outcomes[outcome].inc()
+        if self._listener is not None:
+            self._listener.on_call_end(self._tier, outcome, parts, now)
         if outcome is not Outcome.COMPLETED:
             return
         series.e2e.observe(max(0.0, now - self._arrival_s))

@@ -8,7 +8,7 @@ from typing import Protocol
 from ultrafast.core.events import RequestFinished, RequestPreempted, StepFinished
 from ultrafast.core.request import FinishReason
 from ultrafast.core.tiers import ServiceTier
-from ultrafast.observe.call import CallRecorder, CallSeries
+from ultrafast.observe.call import CallListener, CallRecorder, CallSeries
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
 
 
@@ -24,10 +24,15 @@ class StepEvents(Protocol):
 
 
 class Recorder:
-    """The only writer of the metrics. Label children are looked up once, here."""
+    """The only writer of the metrics. Label children are looked up once, here.
 
-    def __init__(self, metrics: Metrics) -> None:
+    Args:
+        call_listener: is shown the samples of calls beside the metrics, so that both say the same.
+    """
+
+    def __init__(self, metrics: Metrics, call_listener: CallListener | None = None) -> None:
         self.metrics = metrics
+        self._call_listener = call_listener
         self._calls = {tier: CallSeries(metrics, tier) for tier in ServiceTier}
         self._queue = {tier: metrics.queue.labels(tier) for tier in ServiceTier}
         self._prefill = {tier: metrics.prefill.labels(tier) for tier in ServiceTier}
@@ -43,7 +48,7 @@ class Recorder:
     def begin_call(self, arrival_s: float, tier: ServiceTier) -> CallRecorder:
         """Count a call in; whoever gets the recorder must call `finish` on it exactly once."""
         self.metrics.requests_in_flight.inc()
-        return CallRecorder(self._calls, arrival_s, tier, self.metrics.requests_in_flight)
+        return CallRecorder(self._calls, arrival_s, tier, self.metrics.requests_in_flight, self._call_listener)
 
     def on_response(self, route: str, status_class: str) -> None:
         """Count an HTTP answer. `route` is a route's template or "unmatched", never a path that a client wrote."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ultrafast.core.events import StepFinished, TokenProduced
+from ultrafast.core.events import PrefillChunk, StepFinished, TokenProduced
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
 from ultrafast.sched.live import LiveRequest
@@ -123,10 +123,19 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_kv_tokens_running=usage.num_running_tokens,
         num_kv_tokens_cached=usage.num_cached_tokens,
         num_kv_tokens_free=usage.num_free_tokens,
+        prefills=_prefills(work) if num_prefill_tokens else (),
     )
 
 
 def split_work(work: tuple[SequenceWork, ...]) -> tuple[int, int]:
     """(sequences that compute exactly one token and draw the next, tokens of all others)."""
-    num_decodes = sum(item.samples and len(item.tokens) == 1 for item in work)
+    num_decodes = sum(_is_decode(item) for item in work)
     return num_decodes, sum(len(item.tokens) for item in work) - num_decodes
+
+
+def _is_decode(item: SequenceWork) -> bool:
+    return item.samples and len(item.tokens) == 1
+
+
+def _prefills(work: tuple[SequenceWork, ...]) -> tuple[PrefillChunk, ...]:
+    return tuple(PrefillChunk(item.request_id, item.start, len(item.tokens)) for item in work if not _is_decode(item))
