@@ -103,7 +103,8 @@ class Generation:
         async with asyncio.TaskGroup() as group:
             watcher = group.create_task(exchange.watch_disconnect())
             keeper = group.create_task(self._keep_alive(keepalive_interval_s))
-            error = await self._guard(lambda: self._pump(make_chunks))
+            # A task of its own: every token resumes all coroutines below it, which are few here and many under the server.
+            error = await group.create_task(self._guard(lambda: self._pump(make_chunks)))
             keeper.cancel()
             watcher.cancel()
         if error is None:
@@ -121,7 +122,7 @@ class Generation:
             if isinstance(event, Delta):
                 assert chunks is not None, "serving begins with Started"
                 data = chunks.delta(event)
-                if data:
+                if data and not exchange.write_at_once(data):
                     await self._write(data)
                 record(event.index, event.num_tokens, exchange.last_write_s if data else exchange.clock())
             elif isinstance(event, ChoiceFinished):
