@@ -98,7 +98,11 @@ class Generation:
         if self._is_done[number]:
             return ()
         if self._is_started and len(batch) == 1 and isinstance(batch[0], TokenProduced):
-            return self._output(self._choices[number], (batch[0],), None)
+            choice = self._choices[number]
+            if choice.is_plain:  # nothing but the engine can end it
+                delta = choice.add((batch[0],))
+                return () if delta is None else (delta,)
+            return self._output(choice, (batch[0],), None)
         tokens: list[TokenProduced] = []
         finished: RequestFinished | None = None
         for event in batch:

@@ -52,6 +52,7 @@ class ChoiceStream:
         index: the choice's number in the answer.
         num_tokens: tokens delivered so far.
         num_tool_calls: tool calls delivered so far.
+        is_plain: the text is passed on as it is: no stop strings, reasoning or tool calls to look for.
         is_stopped: a stop string was found; nothing more will be delivered.
     """
 
@@ -67,7 +68,7 @@ class ChoiceStream:
         self._waiting: deque[tuple[int, LogprobEntry | None]] = deque()
         self._num_chars = 0
         self._num_passed_chars = 0
-        self._is_plain = self._stop is None and self._reasoning is None and self._parser is None
+        self.is_plain = self._stop is None and self._reasoning is None and self._parser is None
 
     @property
     def stop_match(self) -> str | None:
@@ -80,7 +81,7 @@ class ChoiceStream:
 
     def add(self, tokens: Sequence[TokenProduced]) -> Delta | None:
         """Take tokens that arrived together; return what they make visible, None when that is nothing yet."""
-        if self._is_plain and len(tokens) == 1 and tokens[0].logprobs is None and not self._waiting:
+        if self.is_plain and len(tokens) == 1 and tokens[0].logprobs is None and not self._waiting:
             return self._add_plain(tokens[0].token)
         passed: list[str] = []
         for event in tokens:
