@@ -22,6 +22,7 @@ from ultrafast.serving.contract import ChoiceFinished, Delta, ToolCallDelta, Usa
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
+_TEXT_END = b'},"logprobs":null,"finish_reason":null}'
 _encode = msgspec.json.Encoder().encode
 
 
@@ -58,15 +59,14 @@ class _Chunks:
         }
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if facts.has_usage else b"]}\n\n"
+        self._has_fixed_end = not facts.has_continuous_usage
+        self._text_end = _TEXT_END + self._end
 
     def usage(self, usage: Usage) -> bytes:
         """The last chunk, if the client asked for usage; else nothing."""
         if not self._facts.has_usage:
             return b""
         return self._head + b'],"usage":' + _encode(usage_body(usage)) + b"}\n\n"
-
-    def _count(self, num_tokens: int) -> None:
-        self._num_output_tokens += num_tokens
 
     def _close(self) -> bytes:
         if not self._facts.has_continuous_usage:
@@ -90,7 +90,7 @@ class ChatChunks(_Chunks):
 
     def delta(self, delta: Delta) -> bytes:
         """New output of a choice; b"" when there is nothing to show."""
-        self._count(delta.num_tokens)
+        self._num_output_tokens += delta.num_tokens
         head = self._text_heads.get(delta.index)
         opening = b""
         if head is None:
@@ -98,8 +98,9 @@ class ChatChunks(_Chunks):
         if not (delta.tool_calls or delta.reasoning or delta.logprobs):
             if not delta.text:
                 return opening
-            text = b'},"logprobs":null,"finish_reason":null}'
-            return opening + head + _encode(delta.text) + text + self._close()
+            if self._has_fixed_end:
+                return opening + head + _encode(delta.text) + self._text_end
+            return opening + head + _encode(delta.text) + _TEXT_END + self._close()
         return opening + self._rich(delta)
 
     def finish(self, finished: ChoiceFinished) -> bytes:
@@ -138,7 +139,7 @@ class CompletionChunks(_Chunks):
 
     def delta(self, delta: Delta) -> bytes:
         """New output of a choice; b"" when there is nothing to show."""
-        self._count(delta.num_tokens)
+        self._num_output_tokens += delta.num_tokens
         if not delta.logprobs:
             if not delta.text:
                 return b""

@@ -45,12 +45,13 @@ class ClientGoneError(Exception):
 class Connection:
     """What the server knows of one request before the application does. Put into the scope by `api.protocol`."""
 
-    __slots__ = ("abort", "arrival_s", "body_complete_s")
+    __slots__ = ("abort", "arrival_s", "body_complete_s", "write_at_once")
 
     def __init__(self, arrival_s: float, abort: Callable[[], None]) -> None:
         self.arrival_s = arrival_s
         self.body_complete_s: float | None = None
         self.abort = abort
+        self.write_at_once: Callable[[bytes], bool] | None = None
 
 
 class Exchange:
@@ -130,6 +131,17 @@ class Exchange:
         self.status = status
         headers.append((b"x-request-id", self.request_id.encode()))
         await self._timed({"type": "http.response.start", "status": status, "headers": headers})
+
+    def write_at_once(self, data: bytes) -> bool:
+        """Send a piece of the body past the server's coroutines; return False when that cannot be: then `write` it.
+
+        It cannot before the start, without `api.protocol`, and while the client reads too slowly.
+        """
+        connection = self.connection
+        if connection is None or connection.write_at_once is None or not connection.write_at_once(data):
+            return False
+        self.last_write_s = self.clock()
+        return True
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body. Suspends while the client reads too slowly."""

@@ -1,8 +1,8 @@
 """One call under way: runs serving's events into an answer, whole or streamed, and makes sure that the call ends.
 
-Beside the answer runs a task that waits for the client to leave, and in streams one that fills silence with comments and
-notices a reader that has stopped. Whichever has something to say interrupts the answer; the events are then closed, which
-aborts the request in the engine.
+The answer is a task of its own, for each token resumes every coroutine of its task, and under the server those are many. Beside
+it runs one that waits for the client to leave, and in streams one that fills silence with comments and notices a reader that has
+stopped. Whichever has something to say interrupts the answer; the events are then closed, which aborts the request in the engine.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Generation:
         collector = Collector()
         async with asyncio.TaskGroup() as group:
             watcher = group.create_task(self.exchange.watch_disconnect())
-            error = await self._guard(lambda: self._collect(collector))
+            error = await group.create_task(self._guard(lambda: self._collect(collector)))
             watcher.cancel()
         if error is not None:
             raise error
@@ -103,7 +103,7 @@ class Generation:
         async with asyncio.TaskGroup() as group:
             watcher = group.create_task(exchange.watch_disconnect())
             keeper = group.create_task(self._keep_alive(keepalive_interval_s))
-            error = await self._guard(lambda: self._pump(make_chunks))
+            error = await group.create_task(self._guard(lambda: self._pump(make_chunks)))
             keeper.cancel()
             watcher.cancel()
         if error is None:
@@ -121,7 +121,7 @@ class Generation:
             if isinstance(event, Delta):
                 assert chunks is not None, "serving begins with Started"
                 data = chunks.delta(event)
-                if data:
+                if data and not exchange.write_at_once(data):
                     await self._write(data)
                 record(event.index, event.num_tokens, exchange.last_write_s if data else exchange.clock())
             elif isinstance(event, ChoiceFinished):

@@ -68,6 +68,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._stop_header_timer()
         self._is_in_headers = False
         super().on_headers_complete()
+        if self._connection is not None and self.cycle is not None:
+            self._connection.write_at_once = _ChunkWriter(self.cycle)
         # uvicorn stops reading while a pipelined request waits, and would then not notice that the client leaves.
         if len(self.pipeline) <= MAX_PIPELINED:
             self.flow.resume_reading()
@@ -109,3 +111,22 @@ class EdgeProtocol(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+class _ChunkWriter:
+    """Writes a piece of a chunked body as `RequestResponseCycle.send` does, but for what takes longer than a moment."""
+
+    __slots__ = ("_cycle", "_flow", "_write")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._write = cycle.transport.write
+
+    def __call__(self, data: bytes) -> bool:
+        cycle = self._cycle
+        # The body is chunked once the headers are out and say so, and never for HEAD.
+        if not cycle.chunked_encoding or self._flow.write_paused or cycle.disconnected or cycle.response_complete:
+            return False
+        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True

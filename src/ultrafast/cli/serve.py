@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ultrafast.api.server import run
 from ultrafast.cli.listen import url_of, warn_if_open
 from ultrafast.cli.loading import LoadingDisplay
 from ultrafast.cli.options import load_from_options, settings_options
+from ultrafast.cli.settle import settle
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.config.settings import Settings
 from ultrafast.core.errors import ConfigError
@@ -20,6 +22,8 @@ from ultrafast.engine.options import EngineFacts
 from ultrafast.models.resolve import resolve_model
 from ultrafast.observe.logs import set_up_logging
 from ultrafast.wiring import Callbacks, Inputs, build
+
+_log = logging.getLogger("ultrafast.server")
 
 
 @click.command()
@@ -56,6 +60,7 @@ def _run(inputs: Inputs, is_json: bool) -> int:
         announce()
 
     def on_ready(reported: EngineFacts) -> None:
+        _log.debug("%d MiB of the heap are on huge pages", settle() >> 20)
         facts.append(reported)
         announce()
 

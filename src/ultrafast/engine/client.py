@@ -216,7 +216,7 @@ class EngineClient:
 
     def on_report(self, report: StepReport) -> None:
         self._observe(self._ledger.apply(report))
-        if self._ledger.is_holding_back or report.finished:
+        if report.finished or self._ledger.is_holding_back:
             self._send_unsent()
 
     def on_lost(self, reason: str) -> None:
@@ -231,7 +231,7 @@ class EngineClient:
         self._settled.set()
 
     def _observe(self, report: StepReport) -> None:
-        if not self._ledger:
+        if report.finished and not self._ledger:
             self._drained.set()
         if report.stats is None and not (report.finished or report.tokens or report.scheduled or report.preempted):
             return

@@ -40,6 +40,9 @@ class FrameReader(Generic[MessageT]):
             FrameError: a length above `MAX_FRAME_BYTES`, or a message that the schema refuses.
         """
         if not self._rest:
+            length = int.from_bytes(data[:HEADER_BYTES], "little")
+            if HEADER_BYTES + length == len(data) and length <= MAX_FRAME_BYTES:
+                return [self._decode_message(data[HEADER_BYTES:])]  # nearly always: one read, one whole frame
             messages, used = self._decode(data)
             self._rest += memoryview(data)[used:]
             return messages
@@ -59,16 +62,16 @@ class FrameReader(Generic[MessageT]):
                 end = position + HEADER_BYTES + length
                 if end > len(data):
                     break
-                messages.append(self._decode_message(view[position + HEADER_BYTES : end]))
+                with view[position + HEADER_BYTES : end] as payload:
+                    messages.append(self._decode_message(payload))
                 position = end
         return messages, position
 
-    def _decode_message(self, payload: memoryview) -> MessageT:
-        with payload:
-            try:
-                return self._decoder.decode(payload)
-            except msgspec.DecodeError as error:  # ValidationError is one
-                raise FrameError(f"unreadable message of {len(payload)} bytes: {error}") from error
+    def _decode_message(self, payload: bytes | memoryview) -> MessageT:
+        try:
+            return self._decoder.decode(payload)
+        except msgspec.DecodeError as error:  # ValidationError is one
+            raise FrameError(f"unreadable message of {len(payload)} bytes: {error}") from error
 
 
 def encode_frame(message: ToEngine | FromEngine) -> bytearray:

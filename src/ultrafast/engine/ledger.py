@@ -11,7 +11,7 @@ from collections.abc import Collection
 import msgspec
 
 from ultrafast.core.clock import Clock
-from ultrafast.core.events import RequestFinished
+from ultrafast.core.events import RequestFinished, RequestScheduled
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.engine.live import LiveRequest
 from ultrafast.engine.messages import StepReport
@@ -72,16 +72,15 @@ class Ledger:
         Returns:
             the report for observers: the same one, or one with terminal events as the clients saw them.
         """
-        for scheduled in report.scheduled:
-            if (live := self._live.get(scheduled.request_id)) is not None:
-                self._num_scheduled += 1
-                live.on_scheduled(scheduled, self._num_scheduled)
+        if report.scheduled:
+            self._note_scheduled(report.scheduled)
         at_s = report.stats.at_s if report.stats is not None else self._clock()
+        live_requests = self._live
         for token in report.tokens:
-            if (live := self._live.get(token.request_id)) is not None:
+            if (live := live_requests.get(token.request_id)) is not None:
                 live.on_token(token, at_s)
         for preempted in report.preempted:
-            if (live := self._live.get(preempted.request_id)) is not None:
+            if (live := live_requests.get(preempted.request_id)) is not None:
                 live.stream.push(preempted)
         if not report.finished:
             return report
@@ -126,6 +125,13 @@ class Ledger:
     def end_all(self, reason: FinishReason, error: str | None = None) -> StepReport:
         """End everything that lives; returns it as a report for observers."""
         return self._end(list(self._live.values()), reason, error)
+
+    def _note_scheduled(self, events: list[RequestScheduled]) -> None:
+        for event in events:
+            live = self._live.get(event.request_id)
+            if live is not None:
+                self._num_scheduled += 1
+                live.on_scheduled(event, self._num_scheduled)
 
     def _finish_all(self, events: list[RequestFinished]) -> list[RequestFinished]:
         seen = []

@@ -24,7 +24,8 @@ class Pulse:
 
     def step(self, at_s: float) -> None:
         """A step finished at that time (times are comparable between processes of one machine)."""
-        self._last_step_s = max(at_s, self._last_step_s or at_s)
+        if self._last_step_s is None or at_s > self._last_step_s:
+            self._last_step_s = at_s
 
     def work_arrived(self) -> None:
         """The child got work while it had none: waiting for the first step counts from now."""

@@ -37,7 +37,12 @@ class EngineStream:
         if not self._events:
             if self._is_over:
                 raise StopAsyncIteration
-            await self._wait()
+            assert self._waiter is None, f"two readers of request {self.request_id}"
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         batch = tuple(self._events)
         self._events.clear()
         return batch
@@ -64,11 +69,3 @@ class EngineStream:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.abort()
-
-    async def _wait(self) -> None:
-        assert self._waiter is None, f"two readers of request {self.request_id}"
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None

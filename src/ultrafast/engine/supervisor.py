@@ -12,7 +12,6 @@ from typing import Protocol
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import EngineFailedError, ModelFileError, UltrafastError
-from ultrafast.core.events import StepFinished
 from ultrafast.engine.health import EngineState, RecoveryPolicy
 from ultrafast.engine.messages import (
     Configure,
@@ -151,7 +150,8 @@ class Supervisor:
     def _on_message(self, message: FromEngine) -> None:
         if isinstance(message, StepReport):
             if message.stats is not None:
-                self._note_step(message.stats)
+                self._num_idle_losses = 0
+                self.pulse.step(message.stats.at_s)
             self._user.on_report(message)
         elif isinstance(message, Heartbeat):
             self.pulse.beat(message)
@@ -164,10 +164,6 @@ class Supervisor:
         else:
             assert isinstance(message, LoadFailed)
             self._load_error = ModelFileError(message.message, hint=message.hint)
-
-    def _note_step(self, stats: StepFinished) -> None:
-        self._num_idle_losses = 0
-        self.pulse.step(stats.at_s)
 
     def _give_up(self, reason: str) -> UltrafastError | None:
         """Judge a lost child: is there any use in starting another one?"""

@@ -1,22 +1,24 @@
 """The samples of one call as its client sees it: TTFT, ITL, TPOT, jitter, E2E, the four parts and the outcome.
 
-Called once per delta on the event loop; no allocation per token beyond a few floats.
+Called once per delta on the event loop. A delta is only noted; notes become samples when the metrics are read, when the call
+ends, or when `FOLD_DELTAS` have gathered (see `recorder`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
-
-from prometheus_client import Gauge
 
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.metrics import LatencyPart, Metrics, Outcome
 
 MIN_JITTER_GAPS = 3
 """A standard deviation of fewer gaps says nothing."""
+FOLD_DELTAS = 256
+"""A call folds its notes when it has so many."""
 
 
 class CallSeries:
@@ -86,19 +88,26 @@ class _Gaps:
 
 
 class CallRecorder:
-    """Records one call. Made by `Recorder.begin_call`."""
+    """Records one call. Made by `Recorder.begin_call`. All methods belong to the event loop, but `fold` to any thread.
+
+    Args:
+        on_end: told once, when the call ends.
+        listener: told of every delta as it comes, on the event loop.
+    """
 
     __slots__ = (
         "_arrival_s",
         "_choices",
-        "_in_flight",
+        "_fold_lock",
+        "_heard_s",
         "_is_finished",
         "_listener",
+        "_notes",
+        "_on_end",
         "_series",
         "_tier",
         "_tiers",
         "first_delta_s",
-        "num_tokens",
     )
 
     def __init__(
@@ -106,7 +115,7 @@ class CallRecorder:
         tiers: Mapping[ServiceTier, CallSeries],
         arrival_s: float,
         tier: ServiceTier,
-        in_flight: Gauge,
+        on_end: Callable[[CallRecorder], None],
         listener: CallListener | None = None,
     ) -> None:
         self._tiers = tiers
@@ -114,49 +123,76 @@ class CallRecorder:
         self._series = tiers[tier]
         self._listener = listener
         self._arrival_s = arrival_s
-        self._in_flight = in_flight
+        self._on_end = on_end
         self._choices: dict[int, _Gaps] = {}
+        self._notes: list[tuple[int, int, float]] = []
+        self._heard_s: dict[int, float] = {}
+        self._fold_lock = threading.Lock()
         self._is_finished = False
         self.first_delta_s: float | None = None
-        self.num_tokens = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all deltas so far."""
+        self.fold()
+        return sum(choice.num_tokens for choice in self._choices.values())
 
     def serve_as(self, tier: ServiceTier) -> None:
         """The tier that really serves is known: everything from here on counts for it."""
+        self.fold()
         self._tier = tier
         self._series = self._tiers[tier]
 
     def on_delta(self, index: int, num_tokens: int, now: float) -> None:
         """New output of choice `index` was handed to the client's connection; `num_tokens` tokens went into it."""
-        self.num_tokens += num_tokens
-        series = self._series
-        series.output_tokens.inc(num_tokens)
+        notes = self._notes
+        notes.append((index, num_tokens, now))
+        if self.first_delta_s is None:
+            self.first_delta_s = now
+            self._series.ttft.observe(max(0.0, now - self._arrival_s))
+        elif len(notes) >= FOLD_DELTAS:
+            self.fold()
+        if self._listener is not None:
+            self._tell(self._listener, index, num_tokens, now)
+
+    def _tell(self, listener: CallListener, index: int, num_tokens: int, now: float) -> None:
+        heard_s = self._heard_s.get(index)
+        if heard_s is not None:
+            listener.on_gap(self._tier, now - heard_s, num_tokens, now)
+        elif not self._heard_s:
+            listener.on_first_delta(self._tier, max(0.0, now - self._arrival_s), now)
+        self._heard_s[index] = now
+
+    def fold(self) -> None:
+        """Turn the notes into samples."""
+        with self._fold_lock:
+            # The list is never replaced: what the event loop appends meanwhile stays in it.
+            notes = self._notes[:]
+            if not notes:
+                return
+            del self._notes[: len(notes)]
+            for index, num_tokens, now in notes:
+                self._observe_delta(index, num_tokens, now)
+            self._series.output_tokens.inc(sum(note[1] for note in notes))
+
+    def _observe_delta(self, index: int, num_tokens: int, now: float) -> None:
         choice = self._choices.get(index)
         if choice is None:
             self._choices[index] = _Gaps(now, num_tokens)
-            if self.first_delta_s is None:
-                self.first_delta_s = now
-                ttft_s = max(0.0, now - self._arrival_s)
-                series.ttft.observe(ttft_s)
-                if self._listener is not None:
-                    self._listener.on_first_delta(self._tier, ttft_s, now)
             return
         gap_s = now - choice.last_s
         choice.last_s = now
         choice.num_tokens += num_tokens
         choice.add(gap_s)
-        if self._listener is not None:
-            self._listener.on_gap(self._tier, gap_s, num_tokens, now)
-        if num_tokens == 1:
-            series.itl.observe(gap_s)
-            return
         for _ in range(num_tokens):
-            series.itl.observe(gap_s / num_tokens)
+            self._series.itl.observe(gap_s / num_tokens)
 
     def finish(self, outcome: Outcome, now: float, parts: LatencyParts | None = None) -> None:
         """Count the call out. `parts` only when it completed. A second call is a broken invariant."""
         assert not self._is_finished, "a call ends once"
         self._is_finished = True
-        self._in_flight.dec()
+        self._on_end(self)
+        self.fold()
         series = self._series
         series.outcomes[outcome].inc()
         if self._listener is not None:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from ultrafast.observe import buckets
 
@@ -59,6 +60,8 @@ class Metrics:
     def __init__(self, ttft_objectives_s: Iterable[float] = (), tpot_objectives_s: Iterable[float] = ()) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self._before_read = _BeforeRead()
+        self.registry.register(self._before_read)  # first, for collectors are asked in this order
         ProcessCollector(registry=self.registry)
         ttft_edges = buckets.with_objectives(buckets.TTFT_EDGES_S, ttft_objectives_s)
         itl_edges = buckets.with_objectives(buckets.ITL_EDGES_S, tpot_objectives_s)
@@ -134,6 +137,10 @@ class Metrics:
         """Ask `read` for the age of the last step, seconds (None: there was none yet), whenever the metrics are read."""
         self.last_step_age.set_function(lambda: read() or 0.0)
 
+    def before_read(self, fold: Callable[[], None]) -> None:
+        """Call `fold`, on the reader's thread, whenever the metrics are about to be read: samples that wait get in by it."""
+        self._before_read.folds.append(fold)
+
     def render(self) -> bytes:
         """Return everything in Prometheus' text format. Takes some milliseconds; may run on any thread."""
         return prometheus_client.generate_latest(self.registry)
@@ -146,3 +153,15 @@ class Metrics:
 
     def _gauge(self, noun: str, text: str, labels: Iterable[str] = ()) -> Gauge:
         return Gauge(f"ultrafast_{noun}", text, list(labels), registry=self.registry)
+
+
+class _BeforeRead(Collector):
+    """Has no metric of its own: being asked for it tells that the registry is being read."""
+
+    def __init__(self) -> None:
+        self.folds: list[Callable[[], None]] = []
+
+    def collect(self) -> Iterable[Metric]:
+        for fold in self.folds:
+            fold()
+        return ()

@@ -1,7 +1,15 @@
-"""Turns engine events into samples. Called on the API process's event loop, once per step; never on the engine thread."""
+"""Turns engine events into samples. Called on the API process's event loop, once per step; never on the engine thread.
+
+A histogram costs more than everything else that happens to a token, and an engine step waits for whoever uses its cores. So
+steps and tokens are only noted as they come, and folded into the metrics when these are read, or when many have gathered:
+
+    on_report, on_delta --> list of notes --reading, or FOLD_* notes--> histograms, counters, gauges
+      (event loop)          (GIL-atomic)      (any thread, under a lock)
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -10,6 +18,9 @@ from ultrafast.core.request import FinishReason
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import CallListener, CallRecorder, CallSeries
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
+
+FOLD_STEPS = 512
+"""So many noted steps are folded even when nobody reads the metrics."""
 
 
 class StepEvents(Protocol):
@@ -44,11 +55,17 @@ class Recorder:
         self._decode_step_tokens = metrics.step_tokens.labels("decode")
         self._kv_blocks = {state: metrics.kv_blocks.labels("device", state) for state in ("free", "running", "cached")}
         self._kv_capacity = metrics.kv_capacity.labels("device")
+        self._steps: list[StepFinished] = []
+        self._live_calls: set[CallRecorder] = set()
+        self._fold_lock = threading.Lock()
+        metrics.before_read(self._fold)
 
     def begin_call(self, arrival_s: float, tier: ServiceTier) -> CallRecorder:
         """Count a call in; whoever gets the recorder must call `finish` on it exactly once."""
         self.metrics.requests_in_flight.inc()
-        return CallRecorder(self._calls, arrival_s, tier, self.metrics.requests_in_flight, self._call_listener)
+        call = CallRecorder(self._calls, arrival_s, tier, self._end_call, self._call_listener)
+        self._live_calls.add(call)
+        return call
 
     def on_response(self, route: str, status_class: str) -> None:
         """Count an HTTP answer. `route` is a route's template or "unmatched", never a path that a client wrote."""
@@ -56,12 +73,17 @@ class Recorder:
 
     def on_report(self, report: StepEvents) -> None:
         """Take over what came of one step."""
-        for preempted in report.preempted:
-            self._preemptions[preempted.tier].inc()
-        for finished in report.finished:
-            self._on_finished(finished)
+        if report.preempted:
+            for preempted in report.preempted:
+                self._preemptions[preempted.tier].inc()
+        if report.finished:
+            for finished in report.finished:
+                self._on_finished(finished)
         if report.stats is not None:
-            self._on_step(report.stats)
+            steps = self._steps
+            steps.append(report.stats)
+            if len(steps) >= FOLD_STEPS:
+                self._fold_steps()
 
     def on_restart(self) -> None:
         """Count a replacement of the engine process."""
@@ -70,6 +92,26 @@ class Recorder:
     def describe_build(self, version: str, engine: str, model: str) -> None:
         """Tell what runs: version of the server, build of the engine's library, name of the model."""
         self.metrics.build.info({"version": version, "engine": engine, "model": model})
+
+    def _end_call(self, call: CallRecorder) -> None:
+        self._live_calls.discard(call)
+        self.metrics.requests_in_flight.dec()
+
+    def _fold(self) -> None:
+        """Bring the metrics up to date."""
+        self._fold_steps()
+        for call in self._live_calls.copy():  # one C call: the event loop may add and discard meanwhile
+            call.fold()
+
+    def _fold_steps(self) -> None:
+        with self._fold_lock:
+            # The list is never replaced: what the event loop appends meanwhile stays in it.
+            steps = self._steps[:]
+            del self._steps[: len(steps)]
+            for stats in steps:
+                self._observe_step(stats)
+            if steps:
+                self._set_gauges(steps[-1])
 
     def _on_finished(self, event: RequestFinished) -> None:
         self._prompt_tokens[event.tier].inc(event.num_prompt_tokens)
@@ -83,7 +125,7 @@ class Recorder:
         if event.first_token_s is not None:
             self._prefill[event.tier].observe(max(0.0, event.first_token_s - event.scheduled_s))
 
-    def _on_step(self, stats: StepFinished) -> None:
+    def _observe_step(self, stats: StepFinished) -> None:
         if stats.num_tokens:  # else nothing ran: somebody only came or went
             self._step[_step_kind(stats)].observe(stats.duration_s)
             self.metrics.schedule.observe(stats.schedule_s)
@@ -92,6 +134,8 @@ class Recorder:
             self._prefill_step_tokens.observe(stats.num_prefill_tokens)
         if stats.num_decode_sequences:
             self._decode_step_tokens.observe(stats.num_tokens - stats.num_prefill_tokens)
+
+    def _set_gauges(self, stats: StepFinished) -> None:
         self.metrics.requests_running.set(stats.num_running)
         self.metrics.requests_waiting.set(stats.num_waiting)
         self._set_kv(stats.num_kv_tokens_running, stats.num_kv_tokens_cached, stats.num_kv_tokens_free)

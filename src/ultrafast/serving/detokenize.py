@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Mapping, Sequence
 
 
@@ -13,23 +13,29 @@ class Detokenizer:
     become U+FFFD at once; an incomplete tail does only at the end (`finish`).
     """
 
-    __slots__ = ("_decode", "_overrides", "_pieces")
+    __slots__ = ("_overrides", "_pieces", "_waiting")
 
     def __init__(self, pieces: Sequence[bytes], overrides: Mapping[int, bytes] | None = None) -> None:
         """`overrides`: token id -> bytes of control tokens that are to appear as text (tool-call markers)."""
         self._pieces = pieces
         self._overrides = overrides or None
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._waiting = b""
 
     def add(self, token: int) -> str:
         """Return the text that this token completes, often "" in the middle of a character."""
-        if self._overrides is not None and token in self._overrides:
-            return self._decode(self._overrides[token])
-        return self._decode(self._pieces[token])
+        piece = self._pieces[token]
+        if self._overrides is not None:
+            piece = self._overrides.get(token, piece)
+        if self._waiting:
+            piece = self._waiting + piece
+        text, num_used = utf_8_decode(piece, "replace", False)
+        self._waiting = piece[num_used:]
+        return text
 
     def finish(self) -> str:
         """Return what was still waiting: U+FFFD for an incomplete character, else ""."""
-        return self._decode(b"", True)
+        waiting, self._waiting = self._waiting, b""
+        return waiting.decode("utf-8", "replace")
 
 
 def decode_tokens(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:

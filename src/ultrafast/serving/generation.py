@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ultrafast.core.clock import Clock
@@ -14,7 +13,6 @@ from ultrafast.core.request import FinishReason, Request, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.accounting import CallAccount
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent
-from ultrafast.serving.merge import MergedStreams
 from ultrafast.serving.ports import EnginePort, EngineStream
 from ultrafast.serving.stream import ChoiceStream, OutputPlan
 
@@ -44,7 +42,13 @@ class PreparedCall:
 
 
 class Generation:
-    """Runs one prepared call. Used once, by one task."""
+    """Runs one prepared call: `submit`, then `take` every batch until `num_open` is 0, then `completed`. Used once, by one task.
+
+    Nothing in here is a coroutine or a generator: each layer of those would be resumed for each token.
+
+    Attributes:
+        num_open: choices that have not finished.
+    """
 
     _numbers = itertools.count()
 
@@ -52,34 +56,15 @@ class Generation:
         self._call = call
         self._engine = engine
         self._clock = clock
-        num_streams = len(call.prompts) * call.num_choices
-        self._choices = [ChoiceStream(index, call.output) for index in range(num_streams)]
-        self._is_done = [False] * num_streams
+        self.num_open = len(call.prompts) * call.num_choices
+        self._choices = [ChoiceStream(index, call.output) for index in range(self.num_open)]
+        self._is_done = [False] * self.num_open
         self._is_started = False
         lengths = [len(prompt) for prompt in call.prompts]
         self._account = CallAccount(call.arrival_s, clock(), lengths, call.num_choices)
 
-    async def events(self) -> AsyncGenerator[ServingEvent, None]:
-        """Yield the call's events; closing this generator aborts what still runs.
-
-        Raises:
-            EngineFailedError, UnavailableError: see `Service.chat`.
-        """
-        if self._call.params[0].max_tokens == 0:
-            for event in self._without_engine():
-                yield event
-            return
-        async with MergedStreams(self._submit()) as merged, aclosing(merged.batches()) as batches:
-            async for number, batch in batches:
-                for event in self._take(number, batch):
-                    yield event
-                if all(self._is_done):
-                    break
-        if not all(self._is_done):
-            raise EngineFailedError("the engine ended a stream without saying why")
-        yield self._completed()
-
-    def _submit(self) -> list[EngineStream]:
+    def submit(self) -> list[EngineStream]:
+        """Hand one request per choice to the engine, all or none; whoever gets the streams must end them."""
         streams: list[EngineStream] = []
         try:
             streams.extend(self._engine.submit(request) for request in self._requests())
@@ -104,10 +89,20 @@ class Generation:
                     use_cache=call.is_cached,
                 )
 
-    def _take(self, number: int, batch: tuple[Event, ...]) -> Iterator[ServingEvent]:
-        """Turn one batch of one stream into events."""
+    def take(self, number: int, batch: tuple[Event, ...]) -> Sequence[ServingEvent]:
+        """Turn one batch of one stream into events.
+
+        Raises:
+            EngineFailedError, UnavailableError: see `Service.chat`.
+        """
         if self._is_done[number]:
-            return
+            return ()
+        if self._is_started and len(batch) == 1 and isinstance(batch[0], TokenProduced):
+            choice = self._choices[number]
+            if choice.is_plain:  # nothing but the engine can end it
+                delta = choice.add((batch[0],))
+                return () if delta is None else (delta,)
+            return self._output(choice, (batch[0],), None)
         tokens: list[TokenProduced] = []
         finished: RequestFinished | None = None
         for event in batch:
@@ -121,37 +116,38 @@ class Generation:
         if finished is not None:
             _raise_failure(finished)
         if not tokens and finished is None:
-            return
-        if not self._is_started:
-            yield from self._started()
-        yield from self._output(self._choices[number], tokens, finished)
+            return ()
+        started = [] if self._is_started else self._started()
+        return [*started, *self._output(self._choices[number], tokens, finished)]
 
-    def _started(self) -> Iterator[ServingEvent]:
-        self._is_started = True
-        yield self._account.started(self._clock(), self._call.tier, self._call.tier_reason)
-        for choice in self._choices if self._call.echoes else ():
-            yield Delta(choice.index, text=self._call.echoes[choice.index // self._call.num_choices])
+    def without_engine(self) -> list[ServingEvent]:
+        """Return all events of a call that asks for no output."""
+        return [*self._started(), *(ChoiceFinished(choice.index, "length") for choice in self._choices), self.completed()]
 
-    def _output(
-        self, choice: ChoiceStream, tokens: list[TokenProduced], finished: RequestFinished | None
-    ) -> Iterator[ServingEvent]:
-        if tokens and (delta := choice.add(tokens)) is not None:
-            yield delta
-        if finished is not None and (delta := choice.finish()) is not None:
-            yield delta
-        if choice.is_stopped or finished is not None:
-            self._is_done[choice.index] = True
-            yield ChoiceFinished(choice.index, _finish_reason(choice, finished), choice.stop_match)
-
-    def _without_engine(self) -> Iterator[ServingEvent]:
-        yield from self._started()
-        for choice in self._choices:
-            yield ChoiceFinished(choice.index, "length")
-        yield self._completed()
-
-    def _completed(self) -> Completed:
+    def completed(self) -> Completed:
+        """Return the last event."""
         self._account.ended(self._clock())
         return Completed(self._account.usage(sum(choice.num_tokens for choice in self._choices)), self._account.timings())
+
+    def _started(self) -> list[ServingEvent]:
+        self._is_started = True
+        started = self._account.started(self._clock(), self._call.tier, self._call.tier_reason)
+        echoed = self._choices if self._call.echoes else ()
+        return [started, *(Delta(one.index, text=self._call.echoes[one.index // self._call.num_choices]) for one in echoed)]
+
+    def _output(
+        self, choice: ChoiceStream, tokens: Sequence[TokenProduced], finished: RequestFinished | None
+    ) -> list[ServingEvent]:
+        events: list[ServingEvent] = []
+        if tokens and (delta := choice.add(tokens)) is not None:
+            events.append(delta)
+        if finished is not None and (delta := choice.finish()) is not None:
+            events.append(delta)
+        if finished is not None or choice.is_stopped:
+            self._is_done[choice.index] = True
+            self.num_open -= 1
+            events.append(ChoiceFinished(choice.index, _finish_reason(choice, finished), choice.stop_match))
+        return events
 
 
 def _with_seed(params: SamplingParams, choice: int) -> SamplingParams:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -21,18 +21,25 @@ class MergedStreams:
 
     A single stream is read directly; several are pumped into one bounded queue by tasks of a task group that ends with the
     context. Pumps never raise: a failed stream is reported to the reader, so that the group never cancels its owner.
+
+    Attributes:
+        number: of the stream that the last batch came from.
     """
 
     def __init__(self, streams: Sequence[EngineStream]) -> None:
+        self.number = 0
         self._streams = streams
         self._group = asyncio.TaskGroup()
         self._tasks: list[asyncio.Task[None]] = []
+        self._num_open = len(streams)
         self._queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue(_QUEUED_BATCHES)
 
-    async def __aenter__(self) -> Self:
-        if len(self._streams) > 1:
-            await self._group.__aenter__()
-            self._tasks = [self._group.create_task(self._pump(number, stream)) for number, stream in enumerate(self._streams)]
+    async def __aenter__(self) -> AsyncIterator[tuple[Event, ...]]:
+        """Return the batches of all streams, until every one has ended."""
+        if len(self._streams) == 1:
+            return aiter(self._streams[0])  # no layer of our own: it would cost something for every token
+        await self._group.__aenter__()
+        self._tasks = [self._group.create_task(self._pump(number, stream)) for number, stream in enumerate(self._streams)]
         return self
 
     async def __aexit__(
@@ -45,25 +52,19 @@ class MergedStreams:
                 task.cancel()
             await self._group.__aexit__(None, None, None)
 
-    def batches(self) -> AsyncGenerator[Batch, None]:
-        """Yield all batches until every stream has ended; the caller closes the generator."""
-        return self._read_queue() if self._tasks else self._read_single()
+    def __aiter__(self) -> Self:
+        return self
 
-    async def _read_single(self) -> AsyncGenerator[Batch, None]:
-        for stream in self._streams:
-            async for events in stream:
-                yield 0, events
-
-    async def _read_queue(self) -> AsyncGenerator[Batch, None]:
-        num_open = len(self._streams)
-        while num_open:
+    async def __anext__(self) -> tuple[Event, ...]:
+        while self._num_open:
             item = await self._queue.get()
-            if item is None:
-                num_open -= 1
-            elif isinstance(item, Exception):
+            if isinstance(item, Exception):
                 raise item
-            else:
-                yield item
+            if item is not None:
+                self.number, events = item
+                return events
+            self._num_open -= 1
+        raise StopAsyncIteration
 
     async def _pump(self, number: int, stream: EngineStream) -> None:
         try:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ultrafast.core.clock import Clock
-from ultrafast.core.errors import InvalidRequestError, ModelNotFoundError
+from ultrafast.core.errors import EngineFailedError, InvalidRequestError, ModelNotFoundError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.options import EngineFacts
 from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptions, ServingEvent
 from ultrafast.serving.detokenize import decode_tokens
 from ultrafast.serving.generation import Generation, PreparedCall
 from ultrafast.serving.limits import check_text_fits, check_token_ids, longest_piece_bytes, output_limit
+from ultrafast.serving.merge import MergedStreams
 from ultrafast.serving.ports import EnginePort, Tokenizer
 from ultrafast.serving.prompts import Conversation, PromptBuilder
 from ultrafast.serving.sampling import SamplingDefaults, concrete_seed, sampling_params
@@ -87,7 +87,7 @@ class Service:
         """Return what is served."""
         return [ModelInfo(self._model_id, self._created_s, self._engine.facts)]
 
-    async def chat(self, call: ChatCall) -> AsyncGenerator[ServingEvent, None]:
+    def chat(self, call: ChatCall) -> AsyncGenerator[ServingEvent, None]:
         """Answer a conversation. See `contract` for the order of events.
 
         Raises:
@@ -95,19 +95,11 @@ class Service:
             UnavailableError: the engine takes no requests, or stopped in the middle of this one.
             EngineFailedError: the engine could not finish.
         """
-        self._check_model(call.model)
-        prepared = await self._prepare_chat(call)
-        async with aclosing(self._generate(prepared)) as events:
-            async for event in events:
-                yield event
+        return self._answer(call.model, lambda: self._prepare_chat(call))
 
-    async def complete(self, call: CompletionCall) -> AsyncGenerator[ServingEvent, None]:
+    def complete(self, call: CompletionCall) -> AsyncGenerator[ServingEvent, None]:
         """Continue one or more texts. Same events and errors as `chat`."""
-        self._check_model(call.model)
-        prepared = await self._prepare_completion(call)
-        async with aclosing(self._generate(prepared)) as events:
-            async for event in events:
-                yield event
+        return self._answer(call.model, lambda: self._prepare_completion(call))
 
     async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Return the tokens of a text, which may be longer than the context.
@@ -218,8 +210,25 @@ class Service:
             echoes=echoes,
         )
 
-    def _generate(self, prepared: PreparedCall) -> AsyncGenerator[ServingEvent, None]:
-        return Generation(prepared, self._engine, self._clock).events()
+    async def _answer(self, model: str, prepare: Callable[[], Awaitable[PreparedCall]]) -> AsyncGenerator[ServingEvent, None]:
+        """The one generator between engine and edge; closing it aborts what still runs."""
+        self._check_model(model)
+        prepared = await prepare()
+        generation = Generation(prepared, self._engine, self._clock)
+        if prepared.params[0].max_tokens == 0:
+            for event in generation.without_engine():
+                yield event
+            return
+        merged = MergedStreams(generation.submit())
+        async with merged as batches:
+            async for batch in batches:
+                for event in generation.take(merged.number, batch):
+                    yield event
+                if not generation.num_open:
+                    break
+        if generation.num_open:
+            raise EngineFailedError("the engine ended a stream without saying why")
+        yield generation.completed()
 
     async def _completion_tokens(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):

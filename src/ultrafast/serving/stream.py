@@ -52,6 +52,7 @@ class ChoiceStream:
         index: the choice's number in the answer.
         num_tokens: tokens delivered so far.
         num_tool_calls: tool calls delivered so far.
+        is_plain: the text is passed on as it is: no stop strings, reasoning or tool calls to look for.
         is_stopped: a stop string was found; nothing more will be delivered.
     """
 
@@ -67,6 +68,7 @@ class ChoiceStream:
         self._waiting: deque[tuple[int, LogprobEntry | None]] = deque()
         self._num_chars = 0
         self._num_passed_chars = 0
+        self.is_plain = self._stop is None and self._reasoning is None and self._parser is None
 
     @property
     def stop_match(self) -> str | None:
@@ -79,6 +81,8 @@ class ChoiceStream:
 
     def add(self, tokens: Sequence[TokenProduced]) -> Delta | None:
         """Take tokens that arrived together; return what they make visible, None when that is nothing yet."""
+        if self.is_plain and len(tokens) == 1 and tokens[0].logprobs is None and not self._waiting:
+            return self._add_plain(tokens[0].token)
         passed: list[str] = []
         for event in tokens:
             text = self._detokenizer.add(event.token)
@@ -90,6 +94,17 @@ class ChoiceStream:
             if self.is_stopped:
                 break
         return self._delta("".join(passed), is_last=self.is_stopped)
+
+    def _add_plain(self, token: int) -> Delta | None:
+        """The usual case in short: one token, nothing held back, nothing to look for in the text."""
+        text = self._detokenizer.add(token)
+        if not text:
+            self._waiting.append((self._num_chars, None))
+            return None
+        self._num_chars += len(text)
+        self._num_passed_chars = self._num_chars
+        self.num_tokens += 1
+        return Delta(self.index, text, num_tokens=1)
 
     def finish(self) -> Delta | None:
         """The engine has no more tokens: return all that was held back."""

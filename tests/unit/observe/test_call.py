@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.buckets import ITL_EDGES_S, TTFT_EDGES_S, with_objectives
-from ultrafast.observe.call import LatencyParts
+from ultrafast.observe.call import FOLD_DELTAS, LatencyParts
 from ultrafast.observe.metrics import Metrics, Outcome
 from ultrafast.observe.recorder import Recorder
 
@@ -67,6 +67,33 @@ def test_samples_of_a_streamed_call() -> None:
     assert value("output_tokens_total", tier="flex") == 5
     assert value("requests_total", tier="flex", outcome="completed") == 1
     assert value("requests_in_flight") == 0
+
+
+def test_what_is_read_is_up_to_date_while_a_call_runs() -> None:
+    metrics = Metrics()
+    call = Recorder(metrics).begin_call(0.0, ServiceTier.DEFAULT)
+    value = metrics.registry.get_sample_value
+    num_deltas = 2 * FOLD_DELTAS + 3
+    for number in range(num_deltas):
+        call.on_delta(0, 1, float(number))
+        assert len(call._notes) < FOLD_DELTAS
+    for _ in range(2):
+        assert value("ultrafast_itl_seconds_count", {"tier": "default"}) == num_deltas - 1
+        assert value("ultrafast_output_tokens_total", {"tier": "default"}) == num_deltas
+    assert call.num_tokens == num_deltas
+    call.on_delta(0, 1, float(num_deltas))
+    call.finish(Outcome.ABORTED, num_deltas)
+    assert value("ultrafast_output_tokens_total", {"tier": "default"}) == num_deltas + 1
+
+
+def test_tokens_count_for_the_tier_that_served_when_they_came() -> None:
+    metrics = Metrics()
+    call = Recorder(metrics).begin_call(0.0, ServiceTier.DEFAULT)
+    call.on_delta(0, 1, 1.0)
+    call.serve_as(ServiceTier.FLEX)
+    call.on_delta(0, 2, 2.0)
+    value = metrics.registry.get_sample_value
+    assert [value("ultrafast_output_tokens_total", {"tier": tier}) for tier in ("default", "flex")] == [1, 2]
 
 
 def test_two_choices_have_gaps_of_their_own() -> None:

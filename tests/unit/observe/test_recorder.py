@@ -16,7 +16,7 @@ from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.messages import StepReport
 from ultrafast.observe.logs import log_fields, set_up_logging
 from ultrafast.observe.metrics import Metrics
-from ultrafast.observe.recorder import Recorder
+from ultrafast.observe.recorder import FOLD_STEPS, Recorder
 
 FINISHED = RequestFinished(
     "r", FinishReason.STOP, ServiceTier.FLEX, 100, 60, 45, 5, arrival_s=1.0, scheduled_s=1.25, first_token_s=1.75, finished_s=3.0
@@ -66,6 +66,17 @@ def test_steps_and_blocks() -> None:
 def test_kinds_of_steps(num_prefill_tokens: int, num_decode: int, kind: str) -> None:
     step = replace(STEP, num_prefill_tokens=num_prefill_tokens, num_decode_sequences=num_decode)
     assert recorded(StepReport(stats=step))("step_seconds_count", kind=kind) == 1
+
+
+def test_steps_are_counted_once_and_do_not_pile_up() -> None:
+    metrics = Metrics()
+    recorder, value = Recorder(metrics), metrics.registry.get_sample_value
+    for number in range(FOLD_STEPS + 3):
+        recorder.on_report(StepReport(stats=replace(STEP, num_waiting=number)))
+    assert len(recorder._steps) == 3
+    for _ in range(2):
+        assert value("ultrafast_schedule_seconds_count") == FOLD_STEPS + 3
+        assert value("ultrafast_requests_waiting") == FOLD_STEPS + 2
 
 
 def test_blocks_always_sum_to_the_capacity() -> None:
