@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ultrafast.core.step import CopyPrefix, KvOp, TrimSequence
+from ultrafast.kv.demotion import MAX_PAUSE_S, Demotion
 from ultrafast.kv.eviction import choose_leaf
+from ultrafast.kv.levels import KvLevels, LevelLimits
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.kv.tree import Match, PrefixTree
 
@@ -52,13 +54,24 @@ class KvLedger:
         can_trim: sequences can be cut at any token. False (recurrent and hybrid models): a sequence is reused as a whole or
             not at all.
         has_cache: False = nothing is ever matched or kept.
+        level_limits: host memory and disk below the pool; None = what leaves the pool is lost.
 
     Attributes:
+        levels: the accounts of host memory and disk, or None.
+        now: time of the current plan, set by its maker (for the ages of what is evicted meanwhile).
         version: changes whenever cells may have become available or a new prefix was kept.
     """
 
     def __init__(
-        self, *, capacity_tokens: int, max_num_running: int, max_num_cached: int, can_trim: bool, has_cache: bool, block_size: int
+        self,
+        *,
+        capacity_tokens: int,
+        max_num_running: int,
+        max_num_cached: int,
+        can_trim: bool,
+        has_cache: bool,
+        block_size: int,
+        level_limits: LevelLimits | None = None,
     ) -> None:
         self.capacity_tokens = capacity_tokens
         self.can_trim = can_trim
@@ -70,6 +83,10 @@ class KvLedger:
         self._leaves: dict[int, SequenceKv] = {}
         self._num_opened = 0
         self._ops: list[KvOp] = []
+        has_levels = has_cache and level_limits is not None and level_limits.host_bytes > 0
+        self.levels = KvLevels(level_limits, self.note) if has_levels and level_limits else None
+        self.demotion = Demotion(self.levels) if self.levels else None
+        self.now = 0.0
         self.version = 0
 
     @property
@@ -83,7 +100,12 @@ class KvLedger:
 
     @property
     def has_ops(self) -> bool:
-        return bool(self._ops)
+        """Operations are waiting to be taken, or there is something to do in advance."""
+        return bool(self._ops) or self.has_background
+
+    @property
+    def has_background(self) -> bool:
+        return self.demotion is not None and (self.demotion.has_work or (self.levels is not None and self.levels.has_writes_to_order))
 
     @property
     def num_leaves(self) -> int:
@@ -93,6 +115,10 @@ class KvLedger:
     def usage(self) -> KvUsage:
         cached = self._tree.num_evictable
         return KvUsage(self._tree.num_used - cached, cached, self.num_free, self._block_size)
+
+    def note(self, op: KvOp) -> None:
+        """Add an operation for the engine, after those that are there."""
+        self._ops.append(op)
 
     def take_ops(self) -> tuple[KvOp, ...]:
         """Hand out the operations since the last call, in order. The caller must see that the engine applies them."""
@@ -149,6 +175,8 @@ class KvLedger:
         self.version += 1
         sequence.last_used_s = now
         self._leaves[sequence.seq_id] = sequence
+        if self.demotion is not None:
+            self.demotion.want(sequence)
         while len(self._leaves) > self._max_num_cached:
             self.evict_one()
 
@@ -160,6 +188,8 @@ class KvLedger:
     def forget(self, sequence: SequenceKv) -> None:
         """Like `free`, for a sequence that the engine has already emptied (a copy that failed)."""
         self._leaves.pop(sequence.seq_id, None)
+        if self.demotion is not None:
+            self.demotion.forget(sequence)
         self._tree.close(sequence)
         self.version += 1
         self._free_ids.append(sequence.seq_id)
@@ -176,8 +206,29 @@ class KvLedger:
         leaf = choose_leaf(leaf for leaf in self._leaves.values() if not must_free or self._tree.num_reclaimable(leaf) > 0)
         if leaf is None:
             return False
+        if self.demotion is not None and leaf.namespace is not None:
+            self.demotion.save_rest(leaf, leaf.namespace, self.now, max_pause_s=MAX_PAUSE_S, is_private=False)
         self.free(leaf)
         return True
+
+    def swap_out(self, sequence: SequenceKv, namespace: str) -> None:
+        """Free a running sequence; where there is host memory, its KV is there before it is gone from the device.
+
+        Args:
+            namespace: where it will be looked up; a private sequence brings one that nobody else has.
+        """
+        if self.demotion is not None:
+            is_private = sequence.namespace is None
+            self.demotion.save_rest(sequence, namespace, self.now, max_pause_s=None, is_private=is_private)
+        self.free(sequence)
+
+    def tick(self, now: float, *, is_busy: bool) -> None:
+        """Do some of what can be done in advance: copies to host memory and disk, and the end of what is too old."""
+        self.now = now
+        if self.demotion is not None and self.levels is not None:
+            self.demotion.step(now, is_busy=is_busy)
+            self.levels.order_writes(now)
+            self.levels.expire(now)
 
     def make_room(self, num_tokens: int) -> bool:
         """Evict cached leaves until `num_tokens` cells are free. False, with nothing evicted, when that cannot suffice."""
