@@ -19,7 +19,7 @@ from benchmarks.options import Options
 from benchmarks.report import Benchmark, Report
 from benchmarks.stats import median_interval, percentile
 from ultrafast.core.request import Request, SamplingParams
-from ultrafast.engine.assembly import with_scheduler
+from ultrafast.engine.assembly import make_scheduler
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.executor import LlamaExecutor
 from ultrafast.engine.loop import EngineLoop
@@ -94,8 +94,8 @@ class _Engine:
 @contextmanager
 def _engine(executor: LlamaExecutor, options: EngineOptions) -> Iterator[_Engine]:
     reports: queue.SimpleQueue[tuple[int, StepReport]] = queue.SimpleQueue()
-    parts = with_scheduler(executor, executor.facts, options)
-    loop = EngineLoop(parts.scheduler, executor, time.monotonic, lambda report: reports.put((time.perf_counter_ns(), report)))
+    scheduler = make_scheduler(executor.facts, options)
+    loop = EngineLoop(scheduler, executor, time.monotonic, lambda report: reports.put((time.perf_counter_ns(), report)))
     thread = threading.Thread(target=loop.run, name="engine")
     thread.start()
     try:

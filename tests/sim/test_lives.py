@@ -22,7 +22,7 @@ def _simulation(rng: random.Random) -> Simulation:
     limits = make_limits(
         kv_capacity_tokens=rng.choice([90, 150, 250, 500]),
         max_request_tokens=300,
-        max_step_tokens=rng.choice([num_running, 16, 64]) if num_running <= 8 else 16,
+        max_step_tokens=rng.choice([num_running, 16, 64]),
         max_num_running=num_running,
         max_num_cached=rng.choice([0, 1, 4, 8]),
         can_trim=rng.random() < 0.7,

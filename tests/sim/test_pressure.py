@@ -128,6 +128,32 @@ def test_one_out_of_kv_costs_nobody_anything_but_time() -> None:
     assert sum(simulation.num_preempted.values()) == 1
 
 
+def test_out_of_kv_evicts_before_it_preempts() -> None:
+    simulation = Simulation()
+    simulation.add(make_request("cached", 50, 2))
+    simulation.run()
+    simulation.add(*[make_request(f"r{i}", 50, 20) for i in range(3)])
+    simulation.step()
+    simulation.executor.injections.statuses.append(StepStatus.OUT_OF_KV)
+    simulation.run()
+    simulation.check_all_finished()
+    assert sum(simulation.num_preempted.values()) == 0
+
+
+def test_out_of_kv_too_often_in_a_row_ends_one_request_instead_of_moving_it_again() -> None:
+    simulation = Simulation()
+    simulation.may_cut_short = True
+    simulation.add(*[make_request(f"r{i}", 50, 20) for i in range(4)])
+    simulation.step()
+    simulation.scheduler._state.faults._num_out_of_kv = 64
+    simulation.executor.injections.statuses.append(StepStatus.OUT_OF_KV)
+    simulation.step()
+    assert len(simulation.finished) == 1
+    assert sum(simulation.num_preempted.values()) == 0
+    simulation.run()
+    simulation.check_all_finished()
+
+
 def test_an_invalid_request_is_found_and_fails_alone() -> None:
     simulation = Simulation()
     simulation.executor.injections.invalid_ids.add("r3")

@@ -80,6 +80,8 @@ def timeline(run: Run) -> str:
         start, first = request.scheduled_ns / 1e9, stamps[0] if stamps else (request.end_ns or request.scheduled_ns) / 1e9
         plot.segment(start, first, row, "wait" if request.is_ok else "wait failed", _describe(request))
         plot.strokes(stamps, row, _ROW_PIXELS * 0.36, style)
+        if not request.is_ok:
+            plot.cross((request.end_ns or request.scheduled_ns) / 1e9, row, _ROW_PIXELS * 0.36, "failed")
     return plot.render()
 
 

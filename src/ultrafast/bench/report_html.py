@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ultrafast.bench.metrics import PARTS, Group, Summary, tiers_of
 from ultrafast.bench.plots import against_load, at, distribution, load_of, parts_bars, tier_style, timeline
-from ultrafast.bench.records import Run
+from ultrafast.bench.records import FlagLevel, Run
 from ultrafast.bench.report_console import load_name
 from ultrafast.bench.validity import touched
 from ultrafast.bench.wording import GLOSSARY, NAMES, duration, milliseconds, percent, quantile_name, rate
@@ -44,8 +44,7 @@ def _head(measured: Measured) -> str:
     run = measured[0][0]
     scenario = run.record.scenario
     loads = ", ".join(load_name(one) for one, _ in measured)
-    is_valid = all(one.record.is_valid for one, _ in measured)
-    badge = '<span class="badge good">valid</span>' if is_valid else '<span class="badge bad">invalid: see below</span>'
+    badge = _badge([flag.level for one, _ in measured for flag in one.record.flags])
     facts = [
         scenario.url + scenario.endpoint,
         scenario.name,
@@ -55,6 +54,14 @@ def _head(measured: Measured) -> str:
         f"Ultrafast {run.record.client_version}",
     ]
     return f'<h1>{escape(scenario.model)}{badge}</h1><p class="soft">{escape(" · ".join(facts))}</p>'
+
+
+def _badge(levels: Sequence[FlagLevel]) -> str:
+    if FlagLevel.INVALID in levels:
+        return '<span class="badge bad">invalid, see below</span>'
+    if FlagLevel.UNRELIABLE in levels:
+        return '<span class="badge limited">valid with limits, see below</span>'
+    return '<span class="badge good">valid</span>'
 
 
 def _sweep(measured: Measured) -> str:
@@ -89,7 +96,11 @@ def _run(run: Run, summary: Summary, *, has_heading: bool) -> str:
     curves = [(tier_style(tier, tiers), tier, "dashed" if tier == "flex" else "") for tier in tiers]
     legend = _legend(curves or [("tier-all", "all requests", "")])
     rows_legend = _legend(
-        [*(curves or [("tier-all", "a chunk arrives", "")]), ("wait", "waiting for the first token (red: failed)", "dashed")]
+        [
+            *(curves or [("tier-all", "a chunk arrives", "")]),
+            ("wait", "waiting for the first token", "dashed"),
+            ("failed", "failed or cancelled", "cross"),
+        ]
     )
     heading = f"<h2>Load {escape(load_name(run))}</h2>" if has_heading else ""
     plots = _panel("Time to first token", legend, distribution(run, "ttft", "TTFT", adjusted=True))

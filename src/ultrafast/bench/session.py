@@ -154,7 +154,12 @@ async def _warm(spec: BenchSpec, client: BenchClient, target: Target) -> WarmUp:
     concurrency = spec.concurrency or min(_MAX_WARM_CONCURRENCY, max(1, round(workload.rate_per_s)))
     num_prompts = min(200, 10 * max(4, concurrency))
     own = msgspec.structs.replace(
-        workload, seed=workload.seed + _WARM_SEED, num_requests=num_prompts, arrival="closed", num_turns=1
+        workload,
+        seed=workload.seed + _WARM_SEED,
+        text_seed=workload.words_seed + _WARM_SEED,
+        num_requests=num_prompts,
+        arrival="closed",
+        num_turns=1,
     )
     if spec.trace_path is not None or spec.prompts_path is not None:
         own = msgspec.structs.replace(own, num_shared_tokens=0)

@@ -116,6 +116,12 @@ class Plot:
             path = "".join(f"M{x:g} {py - half_height:.1f}v{2 * half_height:.1f}" for x in pixels)
             self._marks.append(f'<path class="stroke {style}" d="{path}"/>')
 
+    def cross(self, x: float, y: float, size: float, style: str) -> None:
+        """A small cross, `size` pixels from its middle to each side."""
+        px, py, step = self.x.at(x), self.y.at(y), 2 * size
+        path = f"M{px - size:.1f} {py - size:.1f}l{step:.1f} {step:.1f}m{-step:.1f} 0l{step:.1f} {-step:.1f}"
+        self._marks.append(f'<path class="cross {style}" d="{path}"/>')
+
     def x_mark(self, value: float, text: str) -> None:
         """A dashed vertical line, labelled above the plotting area."""
         if not self.x.low <= value <= self.x.high:

@@ -16,7 +16,8 @@ from ultrafast.bench.wire import read_error_body
 from ultrafast.bench.words import Calibration, random_text
 from ultrafast.core.errors import UltrafastError
 
-_PROBE_TOKENS = 8
+_PROBE_TEXT, _PROBE_TOKENS = "Count from one to twenty.", 8
+_NUM_TRIES, _MAX_WAIT_S = 5, 3.0
 _FEW_WORDS, _MANY_WORDS = 40, 240
 _PREFLIGHT_TIMEOUT_S = 120.0
 
@@ -136,7 +137,7 @@ def _flatten(model: dict[str, Any]) -> dict[str, str]:
 async def _find_dialect(client: BenchClient, target: Target, extra: dict[str, Any]) -> Target:
     record = RequestRecord(index=0, outcome=Outcome.CANCELLED, scheduled_ns=0)
     for dialect in target.dialect.plainer():
-        record = await _probe(client, replace(target, dialect=dialect), "Count from one to twenty.", _PROBE_TOKENS, extra)
+        record = await _probe_patiently(client, replace(target, dialect=dialect), _PROBE_TEXT, _PROBE_TOKENS, extra)
         if record.is_ok or (record.failure and record.failure.kind is ErrorClass.EMPTY):
             return replace(target, dialect=dialect)
         if record.failure is None or record.failure.kind is not ErrorClass.CLIENT_ERROR:
@@ -154,7 +155,7 @@ async def _calibrate(client: BenchClient, target: Target, extra: dict[str, Any],
     """Two prompts of known numbers of words; the server's counts give the line. Random words each time, so no cache helps."""
     counts = []
     for number, num_words in enumerate((_FEW_WORDS, _MANY_WORDS)):
-        record = await _probe(client, target, random_text(num_words, seed, 0, number), 1, extra)
+        record = await _probe_patiently(client, target, random_text(num_words, seed, 0, number), 1, extra)
         counts.append((num_words, record.usage.num_prompt_tokens))
     (few, few_tokens), (many, many_tokens) = counts
     if few_tokens is None or many_tokens is None or many_tokens <= few_tokens:
@@ -165,6 +166,18 @@ async def _calibrate(client: BenchClient, target: Target, extra: dict[str, Any],
         "server.template_tokens": f"{calibration.num_fixed_tokens:.0f}",
     }
     return replace(target, calibration=calibration, is_calibrated=True, facts=facts)
+
+
+async def _probe_patiently(
+    client: BenchClient, target: Target, text: str, num_tokens: int, extra: dict[str, Any]
+) -> RequestRecord:
+    """A probe that comes back a few times when the server is busy: the preflight is no measurement."""
+    for _ in range(_NUM_TRIES - 1):
+        record = await _probe(client, target, text, num_tokens, extra)
+        if record.failure is None or record.failure.kind is not ErrorClass.OVERLOADED:
+            return record
+        await asyncio.sleep(min(_MAX_WAIT_S, record.failure.retry_after_s or 0.5))
+    return await _probe(client, target, text, num_tokens, extra)
 
 
 async def _probe(client: BenchClient, target: Target, text: str, num_tokens: int, extra: dict[str, Any]) -> RequestRecord:

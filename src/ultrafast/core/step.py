@@ -100,7 +100,8 @@ class DeleteRun:
     digest: bytes
 
 
-KvOp = CopyPrefix | TrimSequence | SaveRun | LoadRun | DropRun | WriteRun | ReadRun | DeleteRun
+SequenceOp = CopyPrefix | TrimSequence
+KvOp = SequenceOp | SaveRun | LoadRun | DropRun | WriteRun | ReadRun | DeleteRun
 
 
 @dataclass(frozen=True, slots=True)

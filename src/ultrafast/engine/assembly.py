@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.host import Parts, Progress
+from ultrafast.engine.kvstore.model_key import model_key
+from ultrafast.engine.kvstore.setup import open_levels
 from ultrafast.engine.llama.executor import LlamaExecutor
+from ultrafast.engine.llama.machine import available_memory_bytes
+from ultrafast.engine.llama.warmup import StepSample
 from ultrafast.engine.messages import Configure
 from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.kv.digest import next_digest
+from ultrafast.kv.levels import LevelLimits
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
 
@@ -18,9 +27,10 @@ DEFAULT_STEP_TARGET_S = 0.05
 def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     """Load the model and warm it up. Raises what `LlamaExecutor.load` raises."""
     executor = LlamaExecutor.load(configure.options, on_progress)
-    if not configure.is_replacement:  # its weights are in the page cache, and clients wait
-        executor.warm_up(on_progress)
-    return with_scheduler(executor, executor.facts, configure.options)
+    # A replacement's weights are in the page cache, and clients wait: it starts cold and learns on the way.
+    samples = [] if configure.is_replacement else executor.warm_up(on_progress)
+    key = model_key(configure.options, executor.facts)
+    return _put_together(executor, executor.facts, configure.options, key, samples)
 
 
 def assemble_fake(configure: Configure, _: Progress) -> Parts:
@@ -29,22 +39,38 @@ def assemble_fake(configure: Configure, _: Progress) -> Parts:
     executor = FakeExecutor(
         capacity_tokens=facts.kv_capacity_tokens, max_step_tokens=facts.max_step_tokens, vocab_size=facts.vocab_size
     )
-    return with_scheduler(executor, facts, configure.options)
+    key = next_digest(b"no model", [facts.vocab_size])
+    return _put_together(executor, facts, configure.options, key)
 
 
-def with_scheduler(executor: Executor, facts: EngineFacts, options: EngineOptions) -> Parts:
-    """Add the scheduler: limits are what the engine really got, never what was asked for."""
+def _put_together(
+    executor: Executor, facts: EngineFacts, options: EngineOptions, key: bytes, samples: Iterable[StepSample] = ()
+) -> Parts:
+    """Add the levels of KV and the scheduler."""
+    levels = open_levels(options, facts, key, available_memory_bytes())
+    scheduler = make_scheduler(facts, options, levels.limits)
+    for sample in samples:
+        scheduler.cost.observe(sample.num_outputs, sample.num_prefill_tokens, sample.duration_s)
+    if levels.disk is not None:
+        scheduler.adopt(levels.disk.scan(), time.monotonic())
+    return Parts(executor, scheduler, facts, levels.disk)
+
+
+def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimits | None = None) -> Scheduler:
+    """Limits are what the engine really got, never what was asked for."""
     limits = SchedulerLimits(
         kv_capacity_tokens=facts.kv_capacity_tokens,
         max_request_tokens=facts.max_request_tokens,
         max_step_tokens=facts.max_step_tokens,
         step_target_s=options.step_target_s or DEFAULT_STEP_TARGET_S,
         max_num_running=facts.max_num_running,
-        max_num_cached=options.max_num_cached,
+        max_num_cached=facts.max_num_cached,
+        max_cached_tokens=facts.max_cached_tokens,
         can_trim=facts.can_trim,
         enable_prefix_cache=options.enable_prefix_cache,
+        levels=levels,
     )
-    return Parts(executor, Scheduler(limits), facts)
+    return Scheduler(limits)
 
 
 def _fake_facts(options: EngineOptions) -> EngineFacts:
@@ -59,6 +85,8 @@ def _fake_facts(options: EngineOptions) -> EngineFacts:
         max_request_tokens=min(options.max_request_tokens or capacity, capacity),
         max_step_tokens=options.max_step_tokens or 512,
         max_num_running=options.max_num_running,
+        max_num_cached=options.max_num_cached,
+        max_cached_tokens=options.max_cached_tokens or capacity // 4,
         num_threads=1,
         vocab_size=32_000,
         has_flash_attention=False,
@@ -67,7 +95,8 @@ def _fake_facts(options: EngineOptions) -> EngineFacts:
         can_trim=True,
         is_recurrent=False,
         sliding_window=0,
-        state_bytes_per_token=0,
+        state_bytes_per_token=12,
+        state_bytes_fixed=0,
         load_s=0.0,
         warmup_s=0.0,
     )

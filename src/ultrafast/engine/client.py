@@ -169,7 +169,7 @@ class EngineClient:
             UnavailableError: it was never ready yet.
         """
         if self._facts is None:
-            raise UnavailableError("the model is still loading", code="model_loading", hint="wait for /health/ready to answer 200")
+            raise UnavailableError("the model is still loading", code="model_loading", hint="wait for /health/ready")
         return self._facts
 
     def health(self) -> EngineHealth:

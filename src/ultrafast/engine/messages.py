@@ -16,7 +16,14 @@ from __future__ import annotations
 
 import msgspec
 
-from ultrafast.core.events import RequestFinished, RequestPreempted, RequestScheduled, StepFinished, TokenProduced
+from ultrafast.core.events import (
+    KvLevelsChanged,
+    RequestFinished,
+    RequestPreempted,
+    RequestScheduled,
+    StepFinished,
+    TokenProduced,
+)
 from ultrafast.core.request import Request
 from ultrafast.engine.options import EngineFacts, EngineOptions
 
@@ -75,6 +82,7 @@ class StepReport(msgspec.Struct, tag="step", frozen=True, omit_defaults=True):
     preempted: list[RequestPreempted] = []
     finished: list[RequestFinished] = []
     stats: StepFinished | None = None
+    levels: KvLevelsChanged | None = None
 
 
 class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):

@@ -18,12 +18,18 @@ class EngineOptions:
         step_target_s: while others decode, prefill chunks are sized so that a step takes about this long, seconds; 0 = by device.
         max_num_running: sequences that may run at once.
         max_num_cached: finished sequences whose KV may stay on the device for reuse.
+        max_cached_tokens: tokens they may hold together; 0 = a quarter of the pool. Every step attends (masked) over all cells up
+            to the highest used one, so an idle cache slows the running requests down.
         kv_type_k, kv_type_v: element types of the KV cache: f16, bf16, f32, q8_0, q4_0, ...
         flash_attention: require flash attention; starting fails where it cannot be enabled.
         swa_full: keep the whole context of sliding-window layers, so that any prefix can be reused.
         num_gpu_layers: layers on the GPU; -1 = all that fit; ignored by a CPU build.
         threadpool_poll: 0-100, how eagerly idle compute threads spin (0 = sleep at once).
         enable_prefix_cache: reuse KV between requests.
+        kv_host_bytes: host memory for KV that has no place on the device; -1 = by the free memory, 0 = none.
+        kv_disk_bytes: disk space for KV; 0 = none. Needs host memory.
+        kv_disk_path: folder for it; None = `kv` in the user's cache folder, which whoever makes the options fills in.
+        kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -35,6 +41,7 @@ class EngineOptions:
     step_target_s: float = 0.0
     max_num_running: int = 32
     max_num_cached: int = 64
+    max_cached_tokens: int = 0
     kv_type_k: str = "f16"
     kv_type_v: str = "f16"
     flash_attention: bool = True
@@ -42,6 +49,10 @@ class EngineOptions:
     num_gpu_layers: int = -1
     threadpool_poll: int = 50
     enable_prefix_cache: bool = True
+    kv_host_bytes: int = 0
+    kv_disk_bytes: int = 0
+    kv_disk_path: str | None = None
+    kv_ttl_s: float = 86_400.0
     libllama_path: str | None = None
 
 
@@ -55,6 +66,7 @@ class EngineFacts:
         can_trim: a sequence can be cut at any position (False for recurrent and hybrid models): decides how KV is reused.
         sliding_window: 0 when the model has none.
         state_bytes_per_token: KV bytes that one token costs.
+        state_bytes_fixed: bytes of a sequence's state beside those (recurrent state).
     """
 
     build: str
@@ -66,6 +78,8 @@ class EngineFacts:
     max_request_tokens: int
     max_step_tokens: int
     max_num_running: int
+    max_num_cached: int
+    max_cached_tokens: int
     num_threads: int
     vocab_size: int
     has_flash_attention: bool
@@ -75,5 +89,6 @@ class EngineFacts:
     is_recurrent: bool
     sliding_window: int
     state_bytes_per_token: int
+    state_bytes_fixed: int
     load_s: float
     warmup_s: float

@@ -1,7 +1,7 @@
 """Copies KV from the device to host memory before it is needed there, or at the last moment.
 
-    in advance   a finished sequence is copied run by run, one per step, using a tenth of the time while others run
-    at once      what is evicted or moved away has its rest copied first, if that is worth the pause
+in advance   a finished sequence is copied run by run, one per step, using a tenth of the time while others run
+at once      what is evicted or moved away has its rest copied first, if that is worth the pause
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ class Demotion:
     def forget(self, sequence: SequenceKv) -> None:
         """The sequence is gone, or not a leaf any more."""
         self._queue.pop(sequence, None)
+
+    def is_wanted(self, leaf: SequenceKv) -> bool:
+        """Whether some of it is still to be copied."""
+        return leaf in self._queue
+
+    def hurry(self, leaf: SequenceKv) -> None:
+        """Copy this one next."""
+        self._queue.move_to_end(leaf, last=False)
 
     def step(self, now: float, *, is_busy: bool) -> None:
         """Copy at most one run in advance."""

@@ -71,8 +71,7 @@ class Bandwidths:
 def worth_fetching(parts: Iterable[Part], bandwidths: Bandwidths, token_s: float | None, now: float) -> list[Part]:
     """Return the first parts whose fetch beats recomputation; they must stay contiguous, so the first bad one ends them.
 
-    Args:
-        token_s: seconds to compute one prompt token; None = not known yet, then everything is worth it.
+    `token_s`: seconds to compute one prompt token; None = not known yet, then everything is worth it.
     """
     chosen: list[Part] = []
     for part in parts:

@@ -1,6 +1,6 @@
 """Which runs exist: by digest and by what comes before them.
 
-    match(root, tokens)      root -> A (all 128 equal) -> B (all 128 equal) -> C (21 of its 44 equal: used in part, and the end)
+match(root, tokens)      root -> A (all 128 equal) -> B (all 128 equal) -> C (21 of its 44 equal: used in part, and the end)
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ from ultrafast.kv.tree import Match, PrefixTree
 NUM_SPARE_SEQUENCES = 2
 """Sequence ids beyond running + cached: one is briefly both (a leaf arrives before another is evicted)."""
 
+OVERFLOW = 2
+"""How far the cached leaves may exceed `max_cached_tokens` while they are being copied to host memory."""
+
 
 def num_sequences(max_num_running: int, max_num_cached: int) -> int:
     """How many sequence ids the engine must provide for these limits."""
@@ -54,6 +57,7 @@ class KvLedger:
         can_trim: sequences can be cut at any token. False (recurrent and hybrid models): a sequence is reused as a whole or
             not at all.
         has_cache: False = nothing is ever matched or kept.
+        max_cached_tokens: evictable cells to keep at most when a request finishes; None = as many as there are.
         level_limits: host memory and disk below the pool; None = what leaves the pool is lost.
 
     Attributes:
@@ -71,12 +75,14 @@ class KvLedger:
         can_trim: bool,
         has_cache: bool,
         block_size: int,
+        max_cached_tokens: int | None = None,
         level_limits: LevelLimits | None = None,
     ) -> None:
         self.capacity_tokens = capacity_tokens
         self.can_trim = can_trim
         self.has_cache = has_cache
         self._max_num_cached = max_num_cached if has_cache else 0
+        self._max_cached_tokens = capacity_tokens if max_cached_tokens is None else max_cached_tokens
         self._block_size = block_size
         self._tree = PrefixTree()
         self._free_ids = list(range(num_sequences(max_num_running, max_num_cached) - 1, -1, -1))
@@ -105,7 +111,9 @@ class KvLedger:
 
     @property
     def has_background(self) -> bool:
-        return self.demotion is not None and (self.demotion.has_work or (self.levels is not None and self.levels.has_writes_to_order))
+        return self.demotion is not None and (
+            self.demotion.has_work or (self.levels is not None and self.levels.has_writes_to_order)
+        )
 
     @property
     def num_leaves(self) -> int:
@@ -179,6 +187,9 @@ class KvLedger:
             self.demotion.want(sequence)
         while len(self._leaves) > self._max_num_cached:
             self.evict_one()
+        if self.demotion is None:  # else `tick` does it, after copying
+            while self.num_evictable > self._max_cached_tokens and self.evict_one(must_free=True):
+                pass
 
     def free(self, sequence: SequenceKv) -> None:
         """Forget a sequence, running or cached; its id and the cells that only it held are free."""
@@ -214,8 +225,7 @@ class KvLedger:
     def swap_out(self, sequence: SequenceKv, namespace: str) -> None:
         """Free a running sequence; where there is host memory, its KV is there before it is gone from the device.
 
-        Args:
-            namespace: where it will be looked up; a private sequence brings one that nobody else has.
+        `namespace` is where it will be looked up; a private sequence brings one that nobody else has.
         """
         if self.demotion is not None:
             is_private = sequence.namespace is None
@@ -226,9 +236,20 @@ class KvLedger:
         """Do some of what can be done in advance: copies to host memory and disk, and the end of what is too old."""
         self.now = now
         if self.demotion is not None and self.levels is not None:
+            self._shrink_cache(self.demotion)
             self.demotion.step(now, is_busy=is_busy)
             self.levels.order_writes(now)
             self.levels.expire(now)
+
+    def _shrink_cache(self, demotion: Demotion) -> None:
+        """Bring the cached leaves down to what they may hold: those copied already at once, others when they are copied."""
+        while self.num_evictable > self._max_cached_tokens:
+            leaf = choose_leaf(leaf for leaf in self._leaves.values() if self._tree.num_reclaimable(leaf) > 0)
+            assert leaf is not None, "evictable cells without a leaf that holds them"
+            if demotion.is_wanted(leaf) and self.num_evictable < OVERFLOW * self._max_cached_tokens:
+                demotion.hurry(leaf)
+                return
+            self.evict_one(must_free=True)
 
     def make_room(self, num_tokens: int) -> bool:
         """Evict cached leaves until `num_tokens` cells are free. False, with nothing evicted, when that cannot suffice."""

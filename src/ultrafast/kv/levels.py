@@ -163,9 +163,7 @@ class KvLevels:
         num_bytes = self.estimated_bytes(missing.end - missing.begin)
         if not self._make_room_after(missing.parent, num_bytes, now):
             return False
-        run = self._new_run(
-            missing.parent, digest, missing.begin, tuple(tokens[missing.begin : missing.end]), num_bytes, now
-        )
+        run = self._new_run(missing.parent, digest, missing.begin, tuple(tokens[missing.begin : missing.end]), num_bytes, now)
         run.is_kept, run.is_private = is_kept, is_private
         run.host = Place.PRESENT  # the engine copies it before anything that is ordered later
         self.host.add(run)
@@ -213,6 +211,9 @@ class KvLevels:
                 self._resize(run, result.num_bytes)
             else:
                 self._leave_host(run)
+        elif way is Way.LOAD:
+            if not result.is_ok and not run.num_pins:
+                self._drop(run)  # whatever is wrong with it, nobody shall try again
         elif way is Way.WRITE:
             if run.run_id not in self._writing:
                 return

@@ -1,4 +1,4 @@
-"""The value of a run outside the device, by which it is evicted:
+"""The value of a run outside the device: what is worth least is evicted first.
 
     value = P(reuse) * seconds of recomputation saved / bytes held
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ultrafast.core.errors import ConfigError
+from ultrafast.kv.levels import LevelLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,13 @@ class SchedulerLimits:
         step_target_s: how long a step should take while somebody decodes, seconds.
         max_num_running: requests that hold a sequence.
         max_num_cached: finished sequences kept for reuse.
+        max_cached_tokens: cells that only they hold, at most; None = the whole pool.
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
         enable_prefix_cache: reuse KV between requests.
         block_size: tokens per block, a unit of reporting.
         reserve_tokens: output tokens for which a request must find room before it starts; a smaller promise admits more
             requests and preempts more of them.
+        levels: host memory and disk for KV; None = there is only the pool.
     """
 
     kv_capacity_tokens: int
@@ -32,10 +35,12 @@ class SchedulerLimits:
     step_target_s: float
     max_num_running: int = 32
     max_num_cached: int = 64
+    max_cached_tokens: int | None = None
     can_trim: bool = True
     enable_prefix_cache: bool = True
     block_size: int = 32
     reserve_tokens: int = 64
+    levels: LevelLimits | None = None
 
     def __post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "max_request_tokens", "max_step_tokens", "max_num_running", "block_size"):

@@ -34,6 +34,8 @@ FACTS = EngineFacts(
     max_request_tokens=2048,
     max_step_tokens=512,
     max_num_running=4,
+    max_num_cached=0,
+    max_cached_tokens=0,
     num_threads=1,
     vocab_size=256,
     has_flash_attention=True,
@@ -42,7 +44,7 @@ FACTS = EngineFacts(
     can_trim=True,
     is_recurrent=False,
     sliding_window=0,
-    state_bytes_per_token=1,
+    state_bytes_per_token=1, state_bytes_fixed=0,
     load_s=0.1,
     warmup_s=0.1,
 )

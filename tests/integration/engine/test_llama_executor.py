@@ -37,7 +37,9 @@ def prompt(executor: LlamaExecutor) -> list[int]:
     return executor.vocab.tokenize(PROMPT, add_special=True, parse_special=True)
 
 
-def generate(executor: LlamaExecutor, prompt: list[int], params: SamplingParams, output: tuple[int, ...] = (), num: int = 12) -> list[int]:
+def generate(
+    executor: LlamaExecutor, prompt: list[int], params: SamplingParams, output: tuple[int, ...] = (), num: int = 12
+) -> list[int]:
     """Draw `num` tokens on sequence 0, after `output` that was drawn before."""
     executor.begin_request(Request("r", tuple(prompt), params, output_tokens=output))
     tokens, feed = list(output), tuple(prompt) + output
@@ -146,7 +148,9 @@ def test_a_continued_output_resumes_its_grammar(executor: LlamaExecutor, prompt:
     assert generate(executor, prompt, params, output=tuple(whole[:2]), num=30) == whole
 
 
-@pytest.mark.parametrize("grammar", ["{", "", "not a grammar", '{"grammars": [{"json_schema": {"type": "nonsense"}}]}', '{"grammars": []}'])
+@pytest.mark.parametrize(
+    "grammar", ["{", "", "not a grammar", '{"grammars": [{"json_schema": {"type": "nonsense"}}]}', '{"grammars": []}']
+)
 def test_a_broken_grammar_is_an_error_and_the_process_lives(executor: LlamaExecutor, prompt: list[int], grammar: str) -> None:
     with pytest.raises(InvalidRequestError):
         executor.begin_request(Request("bad", tuple(prompt), SamplingParams(grammar=grammar)))
@@ -182,8 +186,13 @@ def test_out_of_kv_changes_nothing_and_is_survived(executor: LlamaExecutor) -> N
 def test_sliding_window_models_keep_the_whole_window_by_default(sliding_window_model_path: Path) -> None:
     executor = load(sliding_window_model_path, kv_capacity_tokens=4096)
     try:
-        parent = executor.vocab.tokenize("The quick brown fox jumps over the lazy dog. " * 130, add_special=True, parse_special=False)
-        branch = [*parent[:100], *executor.vocab.tokenize(" Then the king of France said", add_special=False, parse_special=False)]
+        parent = executor.vocab.tokenize(
+            "The quick brown fox jumps over the lazy dog. " * 130, add_special=True, parse_special=False
+        )
+        branch = [
+            *parent[:100],
+            *executor.vocab.tokenize(" Then the king of France said", add_special=False, parse_special=False),
+        ]
         expected = greedy(executor, branch, 8)
         greedy(executor, parent, 1, seq_id=1)
         assert executor.facts.can_trim
@@ -197,7 +206,9 @@ def test_a_branch_that_lost_its_window_is_refused_not_wrong(sliding_window_model
     executor = load(sliding_window_model_path, kv_capacity_tokens=4096, swa_full=False)
     try:
         assert not executor.facts.can_trim
-        parent = executor.vocab.tokenize("The quick brown fox jumps over the lazy dog. " * 190, add_special=True, parse_special=False)
+        parent = executor.vocab.tokenize(
+            "The quick brown fox jumps over the lazy dog. " * 190, add_special=True, parse_special=False
+        )
         greedy(executor, parent, 1)
         assert executor.apply_kv([CopyPrefix("r", 0, 1, 100)]) == ("r",)
         whole = executor.lengths[0]

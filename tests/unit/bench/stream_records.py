@@ -21,7 +21,11 @@ FINISH = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 
 def usage(num_output: int, num_prompt: int = 10, num_cached: int = 0) -> dict[str, Any]:
-    counts = {"prompt_tokens": num_prompt, "completion_tokens": num_output, "prompt_tokens_details": {"cached_tokens": num_cached}}
+    counts = {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_output,
+        "prompt_tokens_details": {"cached_tokens": num_cached},
+    }
     return {"choices": [], "usage": counts}
 
 
@@ -73,6 +77,10 @@ def run_of(requests: list[RequestRecord], *, end_ms: float = 1000.0, **scenario:
     for index, request in enumerate(requests):
         request.index = index
     record = RunRecord(
-        run_id="r", started_at="2026-01-01T00:00:00+00:00", client_version="0", scenario=conditions, window=Window(0, int(end_ms * MS))
+        run_id="r",
+        started_at="2026-01-01T00:00:00+00:00",
+        client_version="0",
+        scenario=conditions,
+        window=Window(0, int(end_ms * MS)),
     )
     return Run(record, requests)

@@ -108,7 +108,9 @@ def test_incomplete_streams_fail(reads, is_broken: bool, kind: ErrorClass):
     assert record.failure.kind is kind
 
 
-@pytest.mark.parametrize(("status", "kind"), [(429, "overloaded"), (503, "overloaded"), (400, "client_error"), (500, "server_error")])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(429, "overloaded"), (503, "overloaded"), (400, "client_error"), (500, "server_error")]
+)
 def test_statuses(status: int, kind: str):
     headers = {"content-type": "application/json", "retry-after": "2"}
     record = record_of([(30, b'{"error":{"message":"no","code":"c"}}')], status=status, headers=headers)

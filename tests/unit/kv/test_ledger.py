@@ -144,3 +144,13 @@ def test_more_cells_than_the_pool_has_is_a_broken_invariant() -> None:
     ledger = _ledger()
     with pytest.raises(AssertionError, match="more cells"):
         _run(ledger, list(range(101)))
+
+
+def test_an_idle_cache_holds_no_more_tokens_than_it_may() -> None:
+    ledger = _ledger(max_num_cached=8, max_cached_tokens=10)
+    for round_ in range(5):
+        ledger.finish(_run(ledger, [100 * round_ + i for i in range(1, 5)]), now=float(round_))
+        assert ledger.num_evictable <= 10
+    assert ledger.num_leaves == 2
+    assert ledger.match([401, 402, 403, 404, 9], "") is not None
+    assert ledger.match([1, 2, 3, 4, 9], "") is None

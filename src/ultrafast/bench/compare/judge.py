@@ -135,7 +135,7 @@ def _compare(a: Sequence[Run], b: Sequence[Run], figure: Figure, rules: Rules) -
     else:
         weighed = _weigh_within(a, b, figure, rules)
     if weighed is None:
-        return msgspec.structs.replace(shown, note="a rate of one run has no spread: several runs per side are needed")
+        return msgspec.structs.replace(shown, note="the rate of a single run has no interval")
     ends = sorted((math.exp(sign * weighed.low), math.exp(sign * weighed.high)))
     return msgspec.structs.replace(
         shown,
@@ -216,7 +216,7 @@ def _decide(compared: Compared, num_runs: int, rules: Rules) -> Compared:
     """The outcome, now that the p-values are corrected."""
     assert compared.p_worse is not None and compared.p_same is not None, "only tested figures are decided"  # noqa: PT018
     if num_runs < rules.min_runs:
-        note = f"{num_runs} of {rules.min_runs} runs per side: the spread between runs is not known"
+        note = f"{num_runs} of {rules.min_runs} runs per side"
         return msgspec.structs.replace(compared, note=note)
     if compared.p_worse <= rules.alpha:
         if compared.p_check is not None and compared.p_check > _CHECK_LIMIT:

@@ -17,7 +17,7 @@ from ultrafast.bench.stats.gaps import pooled_jitter
 from ultrafast.bench.stats.percentiles import Samples, nearest_rank
 from ultrafast.core.errors import ConfigError
 
-_FORM = re.compile(r"^(?P<metric>[a-z_]+)(?::p(?P<percentile>\d+(?:\.\d+)?))?$")
+_FORM = re.compile(r"^(?P<metric>[a-z0-9_]+)(?::p(?P<percentile>\d+(?:\.\d+)?))?$")
 _WHOLE = ("jitter", "throughput", "requests")
 
 

@@ -118,9 +118,9 @@ def _blocked(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def _without_unreliable(compared: Compared, runs: Sequence[Run]) -> Compared:
-    if not any(touched([flag for flag in run.record.flags if flag.metrics], compared.figure.metric) for run in runs):
-        return compared
-    return msgspec.structs.replace(compared, outcome=Outcome.INCONCLUSIVE, note="a run marks this figure as unreliable")
+    flags = [flag for run in runs for flag in run.record.flags if flag.metrics]
+    why = next((flag.message for flag in flags if touched([flag], compared.figure.metric)), None)
+    return compared if why is None else msgspec.structs.replace(compared, outcome=Outcome.INCONCLUSIVE, note=why)
 
 
 def _combine(compared: Sequence[Compared], errors: ErrorsCompared, blocked: Sequence[str], rules: Rules) -> tuple[Verdict, str]:

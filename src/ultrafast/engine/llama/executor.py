@@ -14,15 +14,19 @@ import numpy as np
 
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.request import Request
-from ultrafast.core.step import CopyPrefix, KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
+from ultrafast.core.step import CopyPrefix, SampledToken, SequenceOp, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.batch import Batch
 from ultrafast.engine.llama.grammar import GrammarCompiler, GrammarError
+from ultrafast.engine.llama.kv_state import KvState
 from ultrafast.engine.llama.model import Model
 from ultrafast.engine.llama.sampler import CandidateArray, SamplingError, SequenceSampler
 from ultrafast.engine.llama.vocab import Vocab
-from ultrafast.engine.llama.warmup import warm_up
+from ultrafast.engine.llama.warmup import StepSample, warm_up
 from ultrafast.engine.options import EngineFacts, EngineOptions
+
+DEFAULT_CACHED_SHARE = 4
+"""1/4 of the pool: with the bundled model's 16k pool, a full cache then costs a decode step about a fifth."""
 
 _STATUS = {0: StepStatus.OK, 1: StepStatus.OUT_OF_KV, -1: StepStatus.INVALID}
 
@@ -48,6 +52,7 @@ class LlamaExecutor:
         # Without the whole window kept, a prefix of a longer sequence is no longer complete: reuse whole sequences only.
         self._keeps_whole_window = options.swa_full or model.sliding_window == 0
         self.can_trim = self._probe_trim() and self._keeps_whole_window
+        self._kv_state = KvState(self._c, model.context, model.sizes.num_sequences, can_trim=self.can_trim)
         self.facts = self._read_facts(options, load_s)
 
     @classmethod
@@ -61,12 +66,13 @@ class LlamaExecutor:
         model = Model(abi.load(options.libllama_path), options, on_progress)
         return cls(model, options, load_s=time.monotonic() - begin_s)
 
-    def warm_up(self, on_progress: Callable[[str, float], None]) -> None:
-        """Run every shape once so that the first request is as fast as the fifth; leaves the KV cache empty."""
+    def warm_up(self, on_progress: Callable[[str, float], None]) -> list[StepSample]:
+        """Run every shape so that the first request is as fast as the fifth; leaves the KV cache empty. Returns step times."""
         begin_s = time.monotonic()
-        warm_up(self, on_progress)
+        samples = warm_up(self, on_progress)
         self._grammars.matcher('{"grammars": [{"json_schema": {"type": "object"}}]}').forbidden()
         self.facts = replace(self.facts, warmup_s=time.monotonic() - begin_s)
+        return samples
 
     def prepare_request(self, request: Request) -> None:
         """The slow part of `begin_request` (compiling a grammar). Any thread; at most once per request, before it is begun."""
@@ -89,7 +95,7 @@ class LlamaExecutor:
         if sampler is not None:
             sampler.close()
 
-    def apply_kv(self, ops: Sequence[KvOp]) -> tuple[str, ...]:
+    def apply_kv(self, ops: Sequence[SequenceOp]) -> tuple[str, ...]:
         failed = []
         for op in ops:
             if isinstance(op, TrimSequence):
@@ -97,6 +103,20 @@ class LlamaExecutor:
             elif not self._copy(op):
                 failed.append(op.request_id)
         return tuple(failed)
+
+    def save_kv(self, seq_id: int, begin: int, end: int) -> memoryview | None:
+        assert 0 <= begin < end <= self.lengths[seq_id], (
+            f"sequence {seq_id} holds {self.lengths[seq_id]} tokens, not [{begin}, {end})"
+        )
+        return self._kv_state.save(seq_id, begin, end)
+
+    def load_kv(self, seq_id: int, begin: int, end: int, data: memoryview) -> bool:
+        assert self.lengths[seq_id] == begin, f"sequence {seq_id} holds {self.lengths[seq_id]} tokens; the load starts at {begin}"
+        if not self._kv_state.load(seq_id, begin, end, data):
+            self._trim(seq_id, 0)
+            return False
+        self.lengths[seq_id] = end
+        return True
 
     def run(self, plan: StepPlan) -> StepResult:
         begin_s = time.monotonic()
@@ -180,16 +200,21 @@ class LlamaExecutor:
         return bool(first == 0 or (not self._keeps_whole_window and 0 < first < num_tokens - self.model.sliding_window))
 
     def _probe_trim(self) -> bool:
-        """Whether a sequence can be cut anywhere: ask the memory, on two tokens. Leaves the memory empty."""
-        probe = SequenceWork("probe", 0, 0, (0, 0), samples=True)
-        self.batch.fill((probe,))
-        code = self._c.llama_decode(self.model.context, self.batch.handle)
-        assert code == 0, f"the probe step failed with {code}"
-        self.state_bytes_per_token = self.model.state_bytes_per_token(0, 2)
+        """Whether a sequence can be cut anywhere: ask the memory, on four tokens. Leaves the memory empty."""
+        first, second = self._probe_size(0), self._probe_size(2)
+        self.state_bytes_per_token = (second - first) // 2
+        self.state_bytes_fixed = max(0, first - 2 * self.state_bytes_per_token)
         can_trim = bool(self._c.llama_memory_seq_rm(self.model.memory, 0, 1, -1))
         can_trim = can_trim and self._c.llama_memory_seq_pos_max(self.model.memory, 0) == 0
         self._c.llama_memory_clear(self.model.memory, True)
         return can_trim and not self.model.is_recurrent
+
+    def _probe_size(self, start: int) -> int:
+        """Write two tokens at `start` into sequence 0; returns the size of its state."""
+        self.batch.fill((SequenceWork("probe", 0, start, (0, 0), samples=True),))
+        code = self._c.llama_decode(self.model.context, self.batch.handle)
+        assert code == 0, f"the probe step failed with {code}"
+        return self.model.state_bytes(0)
 
     def _read_facts(self, options: EngineOptions, load_s: float) -> EngineFacts:
         c, context = self._c, self.model.context
@@ -203,8 +228,10 @@ class LlamaExecutor:
             context_train_tokens=self.model.context_train_tokens,
             kv_capacity_tokens=capacity,
             max_request_tokens=min(options.max_request_tokens or limit, capacity),
-            max_step_tokens=int(c.llama_n_batch(context)),
+            max_step_tokens=min(self.model.sizes.step_tokens, int(c.llama_n_batch(context))),
             max_num_running=options.max_num_running,
+            max_num_cached=self.model.sizes.num_cached,
+            max_cached_tokens=options.max_cached_tokens or capacity // DEFAULT_CACHED_SHARE,
             num_threads=self.model.sizes.num_threads,
             vocab_size=self.vocab.size,
             has_flash_attention=self.model.has_flash_attention,
@@ -214,6 +241,7 @@ class LlamaExecutor:
             is_recurrent=self.model.is_recurrent,
             sliding_window=self.model.sliding_window,
             state_bytes_per_token=self.state_bytes_per_token,
+            state_bytes_fixed=self.state_bytes_fixed,
             load_s=load_s,
             warmup_s=0.0,
         )

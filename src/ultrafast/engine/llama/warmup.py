@@ -6,7 +6,7 @@ The shapes are those a server meets: 1, 2, 4, ... decoding sequences, prefill ch
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import SequenceWork, StepPlan, StepStatus, TrimSequence
@@ -17,20 +17,41 @@ if TYPE_CHECKING:
 
 _REQUEST_ID = "warm-up"
 _SMALLEST_CHUNK = 16
+_RUN_TWICE_TOKENS = 64
 
 
-def warm_up(executor: LlamaExecutor, on_progress: Callable[[str, float], None]) -> None:
-    """Warm all shapes. Leaves the KV cache cleared and touched, and no request begun."""
+class StepSample(NamedTuple):
+    """One measured step: `num_outputs` output rows, `num_prefill_tokens` prompt tokens, `duration_s` seconds."""
+
+    num_outputs: int
+    num_prefill_tokens: int
+    duration_s: float
+
+
+def warm_up(executor: LlamaExecutor, on_progress: Callable[[str, float], None]) -> list[StepSample]:
+    """Warm all shapes. Leaves the KV cache cleared and touched, and no request begun.
+
+    Returns:
+        how long each shape took when it ran warm, for the scheduler's cost model.
+    """
     request = Request(_REQUEST_ID, (0,), SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, max_tokens=1))
     executor.begin_request(request)
     shapes = list(_shapes(executor.model.sizes.step_tokens, min(executor.facts.max_num_running, executor.facts.max_step_tokens)))
+    samples = []
     for done, (num_decodes, chunk) in enumerate(shapes):
         on_progress("warm-up", done / len(shapes))
-        _run(executor, num_decodes, chunk)
+        duration_s = min(_run(executor, num_decodes, chunk) for _ in range(_runs(num_decodes + chunk)))
+        samples.append(StepSample(num_decodes + bool(chunk), chunk, duration_s))
     _save_and_restore(executor)
     executor.end_request(_REQUEST_ID)
     executor.model.c.llama_memory_clear(executor.model.memory, True)
     on_progress("warm-up", 1.0)
+    return samples
+
+
+def _runs(num_tokens: int) -> int:
+    """The first run of a shape builds its graph; the second is what requests will see. Long ones are not worth a second."""
+    return 2 if num_tokens <= _RUN_TWICE_TOKENS else 1
 
 
 def _shapes(step_tokens: int, max_decodes: int) -> list[tuple[int, int]]:
@@ -48,13 +69,14 @@ def _doubling(first: int, last: int) -> list[int]:
     return [*sizes, last]
 
 
-def _run(executor: LlamaExecutor, num_decodes: int, chunk: int) -> None:
+def _run(executor: LlamaExecutor, num_decodes: int, chunk: int) -> float:
     work = [SequenceWork(_REQUEST_ID, i, executor.lengths[i], (0,), samples=True) for i in range(num_decodes)]
     if chunk:
         work.append(SequenceWork(_REQUEST_ID, num_decodes, executor.lengths[num_decodes], (0,) * chunk, samples=True))
     result = executor.run(StepPlan(0, work=tuple(work)))
     assert result.status is StepStatus.OK, f"warm-up with {num_decodes} decodes and {chunk} prefill tokens: {result.status}"
     executor.apply_kv([TrimSequence(item.seq_id, 0) for item in work])
+    return result.duration_s
 
 
 def _save_and_restore(executor: LlamaExecutor) -> None:

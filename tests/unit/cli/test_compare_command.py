@@ -1,0 +1,94 @@
+"""`ultrafast compare` on saved runs: exit codes, refusal, output."""
+
+import json
+
+import pytest
+from tests.unit.bench.synthetic import request, run_of
+
+from ultrafast.bench.record_files import write_run
+from ultrafast.cli.compare import _MEANT, _own_options, _side
+from ultrafast.cli.main import main
+
+
+def save(directory, ttft_s, *, num_runs=5, **run):
+    directory.mkdir()
+    for number in range(num_runs):
+        values = [request(i, ttft_s * (1 + 0.001 * number)) for i in range(50)]
+        write_run(run_of(values, **run), directory / f"{number}.jsonl")
+    return str(directory)
+
+
+@pytest.fixture
+def sides(tmp_path):
+    return save(tmp_path / "a", 0.1), save(tmp_path / "b", 0.1), save(tmp_path / "slow", 0.12)
+
+
+FIGURE = ["--figure", "ttft:p50", "--figure", "ttft:p90"]
+
+
+def test_exit_codes(sides, tmp_path, capsys):
+    a, b, slow = sides
+    assert main(["compare", a, b, *FIGURE]) == 0
+    assert capsys.readouterr().out.startswith("SAME OR BETTER: ")
+    assert main(["compare", a, slow, *FIGURE]) == 1
+    assert capsys.readouterr().out.startswith("WORSE: more than 5 % worse: ttft p50 +20.0 %, ttft p90 +20.0 %")
+    assert main(["compare", a, slow, *FIGURE, "--margin", "25"]) == 0
+    assert main(["compare", a, slow, *FIGURE, "--paired"]) == 1
+    assert main(["compare", f"{a}/0.jsonl", f"{slow}/0.jsonl", *FIGURE]) == 2
+    assert main(["compare", f"{a}/0.jsonl", f"{slow}/0.jsonl", *FIGURE, "--min-runs", "1"]) == 1
+
+
+def test_other_conditions_are_refused_and_named(sides, tmp_path, capsys):
+    other = save(tmp_path / "other", 0.1, concurrency=8)
+    assert main(["compare", sides[0], other, *FIGURE]) == 3
+    captured = capsys.readouterr()
+    assert "concurrency (A none, B 8)" in captured.err
+    assert "--allow-different concurrency" in captured.err
+    assert main(["compare", sides[0], other, *FIGURE, "--allow-different", "concurrency"]) == 0
+    assert "differs, accepted: concurrency" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{a}"], "Side B is missing"),
+        (["{a}", "/does/not/exist.jsonl"], "cannot be read"),
+        (["{a}", "http://127.0.0.1:9"], "One side is a URL"),
+        (["http://127.0.0.1:9"], "A and B are the same"),
+        (["http://127.0.0.1:9", "--a", "--tier-mix 'flex"], "--a:"),
+        (["http://127.0.0.1:9", "--b", "--no-such-option"], "No such option"),
+        (["http://127.0.0.1:9", "http://127.0.0.1:10"], "No answer from"),
+        (["{a}", "{a}", "--figure", "speed"], "no figure to compare"),
+        (["{a}", "{a}", "--allow-different", "weather"], "weather"),
+        ([], "Missing argument"),
+    ],
+)
+def test_every_mistake_is_an_error_and_not_a_verdict(sides, capsys, arguments, words):
+    assert main(["compare", *(argument.format(a=sides[0]) for argument in arguments)]) == 3
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert "hint:" in captured.err
+
+
+def test_an_empty_directory(sides, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["compare", sides[0], str(tmp_path / "empty")]) == 3
+    assert "no .jsonl file" in capsys.readouterr().err
+
+
+def test_json(sides, capsys):
+    assert main(["compare", sides[0], sides[2], *FIGURE, "--json"]) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert [each["outcome"] for each in document["figures"]] == ["worse", "worse"]
+    assert captured.err.startswith("WORSE")
+
+
+def test_options_of_one_side_are_only_those_written():
+    assert _own_options("--a", "--tier-mix flex --max-concurrency 3") == {"tier_mix": "flex", "max_concurrency": 3}
+    assert _own_options("--a", "") == {}
+
+
+def test_every_option_that_changes_conditions_is_known():
+    names = {parameter.name for parameter in _side.params}
+    assert set(_MEANT) <= names
