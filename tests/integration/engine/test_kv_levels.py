@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.engine.greedy import free, greedy, run_tokens
+from tests.integration.engine.greedy import free, greedy
 
 from ultrafast.core.events import Event, RequestFinished, TokenProduced
 from ultrafast.core.request import Request, SamplingParams
+from ultrafast.core.step import SequenceWork, StepPlan
 from ultrafast.engine.assembly import make_scheduler
 from ultrafast.engine.kvstore.carrier import KvCarrier
 from ultrafast.engine.kvstore.disk import DiskStore
@@ -44,6 +45,11 @@ def executor(model_path: Path) -> Iterator[LlamaExecutor]:
 @pytest.fixture(scope="module")
 def prompt(executor: LlamaExecutor) -> list[int]:
     return executor.vocab.tokenize(TEXT * 3, add_special=True, parse_special=True)[:200]
+
+
+def fill(executor: LlamaExecutor, seq_id: int, tokens: list[int]) -> None:
+    """Compute tokens without drawing any."""
+    executor.run(StepPlan(0, work=(SequenceWork("fill", seq_id, executor.lengths[seq_id], tuple(tokens), samples=False),)))
 
 
 class Engine:
@@ -119,7 +125,7 @@ def test_a_part_of_a_piece_can_be_loaded(executor: LlamaExecutor, prompt: list[i
     data = executor.save_kv(0, 0, 150)
     free(executor, 0)
     assert data is not None
-    run_tokens(executor, 1, prompt[:30])
+    fill(executor, 1, prompt[:30])
     assert executor.load_kv(1, 30, 120, data)
     restored = greedy(executor, prompt, 16, seq_id=1)
     free(executor, 1)
@@ -127,20 +133,20 @@ def test_a_part_of_a_piece_can_be_loaded(executor: LlamaExecutor, prompt: list[i
 
 
 def test_what_cannot_be_proven_leaves_an_empty_sequence(executor: LlamaExecutor, prompt: list[int]) -> None:
-    run_tokens(executor, 0, prompt[:64])
+    fill(executor, 0, prompt[:64])
     data = executor.save_kv(0, 32, 64)
     free(executor, 0)
     assert data is not None
     assert not executor.load_kv(1, 0, 64, data), "its start is missing"
     assert executor.lengths[1] == 0
     assert not executor.load_kv(1, 0, 32, data[:1000]), "cut"
-    run_tokens(executor, 1, prompt[:32])
+    fill(executor, 1, prompt[:32])
     assert executor.load_kv(1, 32, 64, data)
     free(executor, 1)
 
 
 def test_the_measured_size_is_what_a_run_takes(executor: LlamaExecutor, prompt: list[int]) -> None:
-    run_tokens(executor, 0, prompt[:128])
+    fill(executor, 0, prompt[:128])
     data = executor.save_kv(0, 0, 128)
     free(executor, 0)
     assert data is not None
