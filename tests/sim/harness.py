@@ -244,5 +244,6 @@ class Simulation:
     def _finish(self, event: RequestFinished) -> None:
         self.finished[event.request_id] = event
         assert event.num_preemptions == self.num_preempted[event.request_id]
+        assert event.first_token_s == next(iter(self.token_times[event.request_id]), None)
         assert self.num_scheduled[event.request_id] <= 1 + event.num_preemptions
         self.executor.end_request(event.request_id)

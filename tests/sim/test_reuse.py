@@ -44,6 +44,13 @@ def test_a_follower_goes_on_by_itself_when_its_leader_is_aborted() -> None:
     assert simulation.finished["follower"].num_computed_tokens == 601 + 4
 
 
+def test_a_follower_starts_when_the_prefix_is_there_not_when_its_leader_ends() -> None:
+    simulation = Simulation()
+    simulation.add(make_request("leader", SHARED + tokens_of("rest", 300), 50), make_request("follower", [*SHARED, 5], 5))
+    simulation.run()
+    assert simulation.first_token_s("follower") < simulation.first_token_s("leader")
+
+
 def test_a_follower_does_not_wait_for_a_part_it_already_has() -> None:
     simulation = Simulation()
     simulation.add(make_request("leader", SHARED, 5))

@@ -105,6 +105,7 @@ class Group(msgspec.Struct, frozen=True):
     goodput: Goodput | None
     parts_s: dict[str, float] | None
     """Mean of each of the four parts over requests whose server tells its share; they sum to the mean E2E of those."""
+    num_with_parts: int = 0
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -140,13 +141,14 @@ def samples(requests: Sequence[RequestRecord], metric: str, *, adjusted: bool = 
     values: list[float] = []
     for request in requests:
         if request.is_ok:
-            values += _values(figures_of(request), metric)
+            values += values_of(figures_of(request), metric)
     if adjusted and metric in ADJUSTED:
         values += [math.inf] * sum(request.outcome is not Outcome.OK for request in requests)
     return values
 
 
-def _values(figures: RequestFigures, metric: str) -> Sequence[float]:
+def values_of(figures: RequestFigures, metric: str) -> Sequence[float]:
+    """The samples that one request gives to a metric of `METRICS`, seconds."""
     if metric == "gap":
         return figures.gaps_s
     if metric == "itl":
@@ -195,19 +197,20 @@ def _group(
         max_tokens_per_chunk=most,
         coalesced_share=sum(figure.num_coalesced for figure in figures) / num_gaps if num_gaps else None,
         num_first_assumed=sum(figure.is_first_assumed for figure in figures),
-        throughput=_throughput(requests, window),
+        throughput=throughput_of(requests, window),
         goodput=_goodput(requests, window, slos_s) if slos_s else None,
         parts_s=_mean_parts(figures),
+        num_with_parts=sum(figure.parts is not None for figure in figures),
     )
 
 
 def _metric(metric: str, figures: Sequence[RequestFigures], num_lost: int, quantiles: Sequence[float]) -> MetricSummary:
-    values = np.sort(np.asarray([value for figure in figures for value in _values(figure, metric)], dtype=np.float64))
+    values = np.sort(np.asarray([value for figure in figures for value in values_of(figure, metric)], dtype=np.float64))
     adjusted = np.append(values, np.full(num_lost if metric in ADJUSTED else 0, np.inf))
     has_samples = len(values) > 0
     return MetricSummary(
         num_samples=len(values),
-        num_null=sum(not _values(figure, metric) for figure in figures),
+        num_null=sum(not values_of(figure, metric) for figure in figures),
         mean=float(values.mean()) if has_samples else None,
         std=float(values.std()) if has_samples else None,
         low=float(values[0]) if has_samples else None,
@@ -234,7 +237,8 @@ def _tokens_per_chunk(ok: Sequence[RequestRecord]) -> tuple[float | None, int | 
     return (num_tokens / num_chunks if num_chunks else None), max(known, default=None)
 
 
-def _throughput(requests: Sequence[RequestRecord], window: Window) -> Throughput:
+def throughput_of(requests: Sequence[RequestRecord], window: Window) -> Throughput:
+    """What these requests moved inside the window."""
     duration_s = max(window.duration_s, 1e-9)
     num_chunks = num_done = 0
     num_tokens = 0.0

@@ -130,9 +130,10 @@ def parts_bars(groups: Sequence[Group]) -> str:
         total = sum(group.parts_s.values())
         pieces = "".join(_part(name, value, longest) for name, value in group.parts_s.items())
         numbers = ", ".join(f"{name} {milliseconds(value)}" for name, value in group.parts_s.items())
+        told = f"in all {milliseconds(total)} ms ({group.num_with_parts} of {group.num_ok} requests)"
         rows.append(
             f'<div class="parts-row"><div class="parts-name">{escape(group.name)}</div><div class="parts-bar">{pieces}</div>'
-            f'<div class="parts-text">{numbers}; in all {milliseconds(total)} ms</div></div>'
+            f'<div class="parts-text">{numbers}; {told}</div></div>'
         )
     return "".join(rows)
 

@@ -39,12 +39,11 @@ async def run_jobs(jobs: Sequence[Job], on_progress: OnProgress | None, stop: as
             ready = [group.create_task(_prepare(process, job)) for process, job in zip(processes, jobs, strict=True)]
         assert all(task.done() for task in ready)
         origin_ns = time.perf_counter_ns() + _HEAD_START_NS
+        for process in processes:
+            await _tell(process, b"%d\n" % origin_ns)
         async with asyncio.TaskGroup() as group:
             stopper = group.create_task(_end_early(processes, stop or asyncio.Event()))
-            tasks = [
-                group.create_task(_collect(process, origin_ns, number, seen, on_progress))
-                for number, process in enumerate(processes)
-            ]
+            tasks = [group.create_task(_collect(process, number, seen, on_progress)) for number, process in enumerate(processes)]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             stopper.cancel()
         return pool_parts([task.result() for task in tasks], is_open_loop=jobs[0].spec.is_open_loop)
@@ -73,25 +72,24 @@ def pool_parts(parts: Sequence[PartialRun], *, is_open_loop: bool) -> PartialRun
 async def _start() -> asyncio.subprocess.Process:
     arguments = [sys.executable, "-m", "ultrafast.bench.worker"]
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(*arguments, stdin=pipe, stdout=pipe, limit=_LINE_LIMIT_BYTES)
+    # A session of its own: Ctrl-C on the terminal is for the parent, which then asks its workers to stop.
+    return await asyncio.create_subprocess_exec(
+        *arguments, stdin=pipe, stdout=pipe, limit=_LINE_LIMIT_BYTES, start_new_session=True
+    )
 
 
 async def _prepare(process: asyncio.subprocess.Process, job: Job) -> None:
-    assert process.stdin is not None, "started with a pipe"
     assert process.stdout is not None, "started with a pipe"
-    process.stdin.write(msgspec.json.encode(job) + b"\n")
-    await process.stdin.drain()
+    body = msgspec.json.encode(job)
+    await _tell(process, b"%d\n%s" % (len(body), body))
     if await process.stdout.readline() != READY:
         raise WorkerError("A worker process did not start.", hint="Its own message stands above.")
 
 
 async def _collect(
-    process: asyncio.subprocess.Process, origin_ns: int, number: int, seen: dict[int, Progress], on_progress: OnProgress | None
+    process: asyncio.subprocess.Process, number: int, seen: dict[int, Progress], on_progress: OnProgress | None
 ) -> PartialRun:
-    assert process.stdin is not None, "started with a pipe"
     assert process.stdout is not None, "started with a pipe"
-    process.stdin.write(b"%d\n" % origin_ns)
-    await process.stdin.drain()
     while line := await process.stdout.readline():
         message = msgspec.json.decode(line, type=Message)
         if message.result is not None:
@@ -106,7 +104,16 @@ async def _end_early(processes: Sequence[asyncio.subprocess.Process], stop: asyn
     await stop.wait()
     for process in processes:
         if process.returncode is None:
-            process.terminate()
+            await _tell(process, b"stop\n")
+
+
+async def _tell(process: asyncio.subprocess.Process, data: bytes) -> None:
+    assert process.stdin is not None, "started with a pipe"
+    try:
+        process.stdin.write(data)
+        await process.stdin.drain()
+    except OSError as error:
+        raise WorkerError("A worker process has gone.", hint="Its own message stands above.") from error
 
 
 def _sum(parts: Sequence[Progress]) -> Progress:

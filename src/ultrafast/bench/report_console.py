@@ -118,11 +118,10 @@ def _totals(overall: Figures, run: Run) -> Table:
     table.show_header = False
     table.add_column()
     table.add_column(justify="right")
-    mark = " ?" if touched(run.record.flags, "jitter") else ""
     rows = [
-        (f"Jitter within requests (ms){mark}", milliseconds(overall.jitter_s)),
+        (f"Jitter within requests (ms){_mark(run, 'jitter')}", milliseconds(overall.jitter_s)),
         ("Longest gap (ms) / stalled gaps", f"{milliseconds(overall.max_gap_s)} / {percent(overall.stall_share)}"),
-        ("Output tokens per second", rate(overall.throughput.output_tokens_per_s)),
+        (f"Output tokens per second{_mark(run, 'throughput')}", rate(overall.throughput.output_tokens_per_s)),
         ("Prompt tokens per second (cached)", _prompt_rate(overall)),
         ("Requests per second", rate(overall.throughput.requests_per_s)),
         ("Tokens per chunk / coalesced", f"{_number(overall.tokens_per_chunk)} / {percent(overall.coalesced_share)}"),
@@ -138,11 +137,15 @@ def _totals(overall: Figures, run: Run) -> Table:
         )
     if overall.parts_s:
         parts = ", ".join(f"{name} {milliseconds(value)}" for name, value in overall.parts_s.items())
-        rows.append(("Four parts of E2E, mean (ms)", parts))
+        rows.append((f"Four parts of E2E, mean of {overall.num_with_parts} requests (ms)", parts))
     rows.append(("Client loop lag P99 (ms) / CPU (s)", f"{milliseconds(run.record.loop_lag.p99_s)} / {run.record.cpu_s:.1f}"))
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _mark(run: Run, metric: str) -> str:
+    return " ?" if touched(run.record.flags, metric) else ""
 
 
 def _prompt_rate(overall: Figures) -> str:

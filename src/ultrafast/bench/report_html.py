@@ -73,6 +73,12 @@ def _sweep(measured: Measured) -> str:
         _panel(label, legend, against_load(ordered, metric, label, load_label))
         for metric, label in (("ttft", "TTFT"), ("gap", "Gap between chunks"))
     ]
+    infinite = [load_name(run) for run, summary in ordered if at(summary.overall.metrics["ttft"], 0.99).is_adj_infinite]
+    note = (
+        f'<p class="soft">P99 of TTFT is infinite, because requests failed, at: {escape(", ".join(infinite))}.</p>'
+        if infinite
+        else ""
+    )
     rows = [
         [
             load_name(run),
@@ -88,7 +94,7 @@ def _sweep(measured: Measured) -> str:
         for run, summary in ordered
     ]
     head = ["load", "ok", "lost", "TTFT P50 (ms)", "TTFT P99 adj (ms)", "TPOT P99 (ms)", "jitter (ms)", "output tok/s", "valid"]
-    return f'<h2>Latency against load</h2><div class="grid2">{"".join(panels)}</div><h2>Loads</h2>{_table(head, rows)}'
+    return f'<h2>Latency against load</h2><div class="grid2">{"".join(panels)}</div>{note}<h2>Loads</h2>{_table(head, rows)}'
 
 
 def _run(run: Run, summary: Summary, *, has_heading: bool) -> str:
@@ -175,7 +181,8 @@ def _parts(summary: Summary) -> str:
     legend = _legend([(f"part-{name}", name, "box") for name in PARTS])
     note = (
         '<p class="soft">Mean of E2E, milliseconds. Queue and compute: as the server reports them up to the first token. '
-        "Output: first to last token. Network: everything else that the client saw.</p>"
+        "Output: first to last token. Network: everything else that the client saw. Requests are missing where the server sent "
+        "its response head before it knew the parts.</p>"
     )
     return f'<div class="panel">{legend}{bars}{note}</div>'
 

@@ -174,7 +174,7 @@ def height_of_rows(num_rows: int, row_pixels: float) -> int:
 
 def tick_text(value: float) -> str:
     """A tick in as few digits as it takes."""
-    if abs(value) >= 10_000:
+    if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.6g}" if value == 0 or abs(value) >= 1e-4 else f"{value:.1e}"
 

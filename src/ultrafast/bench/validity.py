@@ -17,6 +17,8 @@ MAX_LAG_SHARE = 0.1
 MIN_LAG_S = 0.005
 """Below this, lag is the timer's own grain and the machine's, not overload."""
 MAX_CPU_SHARE = 0.9
+MIN_WINDOW_SHARE = 3.0
+"""Shortest window, in median request lengths, over which a rate means something."""
 
 _GAP_METRICS = ("itl", "gap", "jitter", "max_gap")
 
@@ -37,6 +39,7 @@ def judge(run: Run, summary: Summary, num_planned: int) -> list[Flag]:
         lambda: _prompt_lengths(ok),
         lambda: _output_lengths(ok),
         lambda: _cache(run, ok),
+        lambda: _window(run),
         lambda: _tiers(ok),
         lambda: _warm_up(run),
     ]
@@ -170,6 +173,16 @@ def _cache(run: Run, ok: Sequence[RequestRecord]) -> list[Flag]:
         text = f"{share:.0%} of the prompt tokens came from the server's cache, though every prompt began with a nonce."
         return [Flag("warm_cache", FlagLevel.UNRELIABLE, text, ("ttft", "ttft_service", "e2e"))]
     return [Flag("cached", FlagLevel.NOTE, f"{share:.0%} of the prompt tokens came from the server's cache.")]
+
+
+def _window(run: Run) -> list[Flag]:
+    """An open loop that is over before the first answers are: what was counted is the start, not the steady state."""
+    lengths = samples(run.requests, "e2e")
+    window_s = run.record.window.duration_s
+    if run.record.scenario.arrival == "closed" or not lengths or window_s >= MIN_WINDOW_SHARE * median(lengths):
+        return []
+    text = f"The window of {window_s:.1f} s is short beside requests of {median(lengths):.1f} s: rates are those of the start."
+    return [Flag("short_window", FlagLevel.UNRELIABLE, text, ("throughput",))]
 
 
 def _tiers(ok: Sequence[RequestRecord]) -> list[Flag]:

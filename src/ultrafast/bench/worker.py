@@ -1,14 +1,16 @@
 """One of several processes that carry out a plan together: `python -m ultrafast.bench.worker`.
 
-Reads a job from stdin (one JSON line), says `ready`, reads the origin of the run's clock, and writes progress lines and at the
-end its part of the run to stdout. The key of the server travels through stdin, never on a command line. SIGTERM ends the run
-early, with a result; Ctrl-C is the parent's business.
+    stdin:   size of the job, a line break, the job as JSON; then the origin of the run's clock and a line break
+    stdout:  `ready`; progress lines; a line with its part of the run
+
+Anything more on stdin, or its end, ends the run early, with a result: so a worker also stops when its parent dies. The key of the
+server travels through stdin, never on a command line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
+import os
 import sys
 import time
 
@@ -22,6 +24,7 @@ from ultrafast.bench.runner import PartialRun, Runner, RunnerSpec
 from ultrafast.bench.workload import Session
 
 READY = b"ready\n"
+_STDIN = 0
 
 
 class Job(msgspec.Struct, kw_only=True, frozen=True):
@@ -44,14 +47,16 @@ class Message(msgspec.Struct, omit_defaults=True):
 
 
 async def serve_job(job: Job, origin_ns: int) -> PartialRun:
-    """Carry out a job in this process."""
+    """Carry out a job in this process; stdin that becomes readable ends it early."""
     pool = ConnectionPool(Address.parse(job.url), time.perf_counter_ns)
     client = BenchClient(pool, job.path, origin_ns, job.timeout_s, job.headers)
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(_STDIN, stop.set)
     try:
         result = await Runner(client, job.spec, job.sessions, _tell).run(stop)
     finally:
+        loop.remove_reader(_STDIN)
         pool.close()
     for request in result.requests:
         request.worker = job.number
@@ -67,13 +72,28 @@ def _write(message: Message) -> None:
     sys.stdout.buffer.flush()
 
 
+def _read_line() -> bytes:
+    """Byte by byte: what follows the line must stay in the pipe, for `add_reader` to see."""
+    line = b""
+    while (byte := os.read(_STDIN, 1)) not in (b"", b"\n"):
+        line += byte
+    return line
+
+
+def _read_exactly(size: int) -> bytes:
+    pieces = []
+    while size and (piece := os.read(_STDIN, min(size, 1 << 20))):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
 def main() -> None:
     """Entry point of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    job = msgspec.json.decode(_read_exactly(int(_read_line())), type=Job)
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
-    origin = sys.stdin.buffer.readline().strip()
+    origin = _read_line()
     if origin:
         _write(Message(result=run_async(serve_job(job, int(origin)))))
 

@@ -22,9 +22,9 @@ from ultrafast.bench.gate.sizing import planned_requests
 from ultrafast.bench.gate.slo_file import read_slo_file
 from ultrafast.bench.gate.targets import Target, parse_target
 from ultrafast.bench.gate.verdicts import GateReport, Verdict
-from ultrafast.bench.gate.watch import Watch
+from ultrafast.bench.gate.watch import Watch, num_looks
 from ultrafast.bench.record_files import read_run, write_run
-from ultrafast.bench.records import RequestRecord, Run
+from ultrafast.bench.records import Outcome, RequestRecord, Run
 from ultrafast.bench.session import BenchSpec
 from ultrafast.cli.bench_options import bench_options, spec_from_options
 from ultrafast.cli.bench_view import measure_with_view
@@ -83,7 +83,15 @@ def _source(options: dict[str, Any]) -> str:
 def _judge_saved(options: dict[str, Any]) -> GateReport:
     run = read_run(options["from_result"])
     targets = _targets(options, tiers_of_run(run))
-    return evaluate(run, targets, _rules(options), _limits(options), source=_source(options))
+    return evaluate(run, targets, _rules_of_saved(run, options), _limits(options), source=_source(options))
+
+
+def _rules_of_saved(run: Run, options: dict[str, Any]) -> Rules:
+    """A run that was ended early may have been ended *because* of what was seen: then only the sequential tests hold."""
+    num_settled = sum(request.outcome is not Outcome.CANCELLED for request in run.requests)
+    if num_settled == len(run.requests):
+        return _rules(options)
+    return replace(_rules(options), mode=Mode.SEQUENTIAL, look=num_looks(num_settled))
 
 
 def _judge_live(options: dict[str, Any], is_size_free: bool) -> GateReport:

@@ -127,8 +127,11 @@ class EngineLoop:
             self.step += 1
             self.last_step_s = self._clock()
             self._report(events, schedule_s)
-        elif events:
-            self._report(events, 0.0)
+        else:
+            # Cells may have been freed: the scheduler books that too, so that the gauges never stay behind.
+            events += self._scheduler.complete(plan, StepResult(StepStatus.OK), self._clock())
+            if events:
+                self._report(events, 0.0)
 
     def _plan(self) -> StepPlan:
         """Plan until every shared prefix in the plan is proven; each further round has at least one such prefix less."""

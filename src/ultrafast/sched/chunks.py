@@ -23,7 +23,7 @@ MIN_CHUNK_TOKENS = 16
 MAX_PREFILLS_PER_STEP = 4
 OLDEST_SHARE = 4
 """The oldest prefill gets at least 1/OLDEST_SHARE of the chunk budget."""
-IDLE_STRETCH = 2.0
+IDLE_STRETCH = 10.0
 """With nobody decoding, a step may take this many times step_target_s: nobody waits for it except a new arrival."""
 
 

@@ -78,6 +78,8 @@ class Followers:
 def find_leader(live: LiveRequest, num_matched: int, running: list[LiveRequest]) -> tuple[LiveRequest, int] | None:
     """Find the running prefill that will compute most of what `live` still lacks beyond `num_matched` tokens.
 
+    `num_matched` is what the prefix tree has, so anything beyond it is not computed yet.
+
     Returns:
         (leader, until): worth waiting for until it has computed that many tokens; None when there is none.
         O(running), plus O(prompt) for each one that may share more than the best so far.
@@ -91,6 +93,6 @@ def find_leader(live: LiveRequest, num_matched: int, running: list[LiveRequest])
         if len(other.tokens) < worth or other.tokens[worth - 1] != live.tokens[worth - 1]:
             continue
         num_common = common_prefix(live.tokens, 0, other.tokens, 0, limit)
-        if num_common >= worth and num_common > other.num_computed:
+        if num_common >= worth:
             best, worth = (other, num_common), num_common + 1
     return best

@@ -10,7 +10,18 @@ from ultrafast.bench.record_files import read_run
 
 LOAD = ["--input-len", "8", "--output-len", "4", "--num-warmups", "4", "--seed", "3"]
 # On a busy machine the client may well be late; what is tested here is the road to the verdict.
-ACCEPT = ["--accept", "loop_lag", "--accept", "client_cpu", "--accept", "output_length", "--accept", "coalesced"]
+ACCEPT = [
+    "--accept",
+    "loop_lag",
+    "--accept",
+    "client_cpu",
+    "--accept",
+    "output_length",
+    "--accept",
+    "coalesced",
+    "--accept",
+    "buffered",
+]
 
 
 async def run(*arguments):
@@ -38,7 +49,8 @@ async def test_gate_stops_as_soon_as_it_is_certain(tmp_path):
         saved = read_run(result)
         assert len(saved.requests) == 1840
         code, document, _ = await gate(server.url, *load, "--target-p99", "1")
-        assert (code, document["verdict"], document["targets"][0]["num_requests"]) == (1, "fail", 50)
+        assert (code, document["verdict"]) == (1, "fail")
+        assert 50 <= document["targets"][0]["num_requests"] < 100
 
 
 async def test_gate_says_inconclusive_when_the_budget_is_too_small_and_error_when_all_fails():
@@ -46,7 +58,7 @@ async def test_gate_says_inconclusive_when_the_budget_is_too_small_and_error_whe
         load = ["--model", "truth", "--max-concurrency", "4", "--num-prompts", "60"]
         code, document, _ = await gate(server.url, *load, "--target-p99", "60s")
         assert (code, document["verdict"]) == (2, "inconclusive")
-        assert (await gate(server.url, "--model", "truth-429", "--target-p99", "60s"))[0] == 3
+        assert (await gate(server.url, "--model", "truth-error-200", "--target-p99", "60s"))[0] == 3
 
 
 async def test_compare_two_option_sets_on_one_server(tmp_path):
@@ -68,5 +80,7 @@ async def test_compare_two_option_sets_on_one_server(tmp_path):
         ]
         a, b = read_run(tmp_path / "a" / "000.jsonl"), read_run(tmp_path / "b" / "000.jsonl")
         assert a.record.scenario.seed == b.record.scenario.seed == 3
-        texts = [body["messages"][0]["content"] for body in server.bodies]
+        # Warm-up and measured requests of all runs; the preflight asks for 1 or 8 tokens.
+        texts = [body["messages"][0]["content"] for body in server.bodies if body["max_tokens"] == 4]
+        assert len(texts) == 4 * (4 + 12)
         assert len(set(texts)) == len(texts)

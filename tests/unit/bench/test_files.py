@@ -51,8 +51,8 @@ def test_our_own_result_is_a_trace(tmp_path: Path):
     requests[1].tier_requested = "flex"
     write_run(run_of(requests), tmp_path / "run.jsonl")
     entries = read_trace(tmp_path / "run.jsonl")
-    assert entries == [TraceEntry(0.0, 10, 20), TraceEntry(0.25, 10, 20, "flex")]
-    assert scale(entries, 2.0)[1].due_s == 0.125
+    assert entries == [TraceEntry(0.0, 10, 20), TraceEntry(pytest.approx(0.25), 10, 20, "flex")]
+    assert scale(entries, 2.0)[1].due_s == pytest.approx(0.125)
 
 
 @pytest.mark.parametrize(

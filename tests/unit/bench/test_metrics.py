@@ -95,7 +95,7 @@ def test_a_request_that_never_became_due_is_no_failure():
 
 
 def test_a_clean_run_has_no_grave_flag():
-    assert all(flag.level is FlagLevel.NOTE for flag in flags_of([ok() for _ in range(5)]).values())
+    assert all(flag.level is FlagLevel.NOTE for flag in flags_of([ok() for _ in range(5)], end_ms=5000).values())
 
 
 def test_conservation():
@@ -135,7 +135,7 @@ def test_a_client_that_lags_makes_the_run_invalid():
 
 
 def test_lag_that_is_small_beside_ttft_only_touches_gaps():
-    run = run_of([ok()])
+    run = run_of([ok()], end_ms=5000)
     run.record.loop_lag = LoopLag(0.001, 0.008, 0.1, 100)
     flags = judge(run, summarise(run), 1)
     assert touched(flags, "gap")
@@ -171,3 +171,10 @@ def test_late_dispatch_makes_an_open_loop_invalid():
         request.scheduled_ns = number * 10 * MS
         request.sent_ns = 5000 * MS
     assert flags_of(requests, rate_per_s=100.0, end_ms=200)["late_dispatch"].level is FlagLevel.INVALID
+
+
+def test_a_window_shorter_than_its_requests_has_no_rate():
+    flags = list(flags_of([ok()], end_ms=500).values())
+    assert touched(flags, "throughput")
+    assert not touched(flags, "ttft")
+    assert not touched(list(flags_of([ok()], end_ms=5000).values()), "throughput")

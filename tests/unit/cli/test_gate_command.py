@@ -122,6 +122,16 @@ def test_pre_checks_can_be_accepted(tmp_path, capsys):
     assert gate(path, "--target-p99", "300", "--accept", "loop_lag") == 0
 
 
+def test_a_run_that_was_stopped_early_is_not_judged_as_if_its_size_had_been_fixed(tmp_path, capsys):
+    path = tmp_path / "stopped.jsonl"
+    clean = [request(i, 0.1) for i in range(310)]
+    write_run(run_of(clean), path)
+    assert gate(path, "--target-p99", "300") == 0
+    write_run(run_of([*clean, request(310, None, outcome=Outcome.CANCELLED, end_s=0.1)]), path)
+    assert gate(path, "--target-p99", "300") == 2
+    capsys.readouterr()
+
+
 def test_help_names_the_exit_codes(capsys):
     assert main(["gate", "--help"]) == 0
     assert "0 PASS, 1 FAIL, 2 INCONCLUSIVE, 3 ERROR" in capsys.readouterr().out

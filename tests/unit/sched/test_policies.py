@@ -117,6 +117,7 @@ def test_a_leader_must_be_prefilling_more_of_the_same_in_the_same_namespace() ->
     follower = _live(1, [*prompt, 777])
     leader, shorter, other_tenant = _live(2, prompt), _live(3, prompt[:50]), _live(4, prompt, cache_salt="x")
     assert find_leader(follower, 0, [shorter, leader, other_tenant]) == (leader, 100)
+    assert find_leader(follower, 0, [leader, shorter]) == (leader, 100)
     assert find_leader(follower, 0, [other_tenant]) is None
     assert find_leader(follower, 95, [leader]) is None, "not worth a wait"
     leader.num_computed = 99

@@ -19,7 +19,7 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
-from ultrafast.bench.compare.metrics import Figure, clusters_of, figure_of, smallest_run
+from ultrafast.bench.compare.metrics import Figure, Measured, smallest_run
 from ultrafast.bench.records import Run
 from ultrafast.bench.stats.bootstrap import central, jitter_draws, quantile_draws
 from ultrafast.bench.stats.runlevel import holm, paired, permutation_p, sign_flip_p, welch
@@ -108,7 +108,8 @@ class _Weighed:
 
 def compare_figures(a: Sequence[Run], b: Sequence[Run], figures: Sequence[Figure], rules: Rules) -> list[Compared]:
     """Compare every figure; the order is kept. Each side holds at least one run."""
-    drafts = [_compare(a, b, figure, rules) for figure in figures]
+    measured_a, measured_b = [Measured(run) for run in a], [Measured(run) for run in b]
+    drafts = [_compare(measured_a, measured_b, figure, rules) for figure in figures]
     tested = [index for index, draft in enumerate(drafts) if draft.p_worse is not None]
     adjusted = holm([drafts[index].p_worse or 0.0 for index in tested])
     for index, p_worse in zip(tested, adjusted, strict=True):
@@ -116,8 +117,8 @@ def compare_figures(a: Sequence[Run], b: Sequence[Run], figures: Sequence[Figure
     return drafts
 
 
-def _compare(a: Sequence[Run], b: Sequence[Run], figure: Figure, rules: Rules) -> Compared:
-    first, second = [figure_of(run, figure) for run in a], [figure_of(run, figure) for run in b]
+def _compare(a: Sequence[Measured], b: Sequence[Measured], figure: Figure, rules: Rules) -> Compared:
+    first, second = [run.figure(figure) for run in a], [run.figure(figure) for run in b]
     known_a, known_b = _positive(first), _positive(second)
     if known_a is None or known_b is None:
         return Compared(figure=figure, outcome=Outcome.INCONCLUSIVE, note=_why_undefined([*first, *second], figure))
@@ -183,7 +184,9 @@ def _weigh_runs(a: np.typing.NDArray[np.float64], b: np.typing.NDArray[np.float6
     )
 
 
-def _weigh_within(a: Sequence[Run], b: Sequence[Run], figure: Figure, rules: Rules) -> _Weighed | None:
+def _weigh_within(a: Sequence[Measured], b: Sequence[Measured], figure: Figure, rules: Rules) -> _Weighed | None:
+    if figure.is_more_better:
+        return None  # no request has a rate
     draws = [_draw(runs, figure, rules.seed + side) for side, runs in enumerate((a, b))]
     if any(not len(each) or np.isinf(each).any() or (each <= 0).any() for each in draws):
         return None
@@ -205,10 +208,10 @@ def _tail(hits: np.typing.NDArray[np.bool_]) -> float:
     return (int(np.count_nonzero(hits)) + 1) / (len(hits) + 1)
 
 
-def _draw(runs: Sequence[Run], figure: Figure, seed: int) -> np.typing.NDArray[np.float64]:
-    clusters = [each for run in runs for each in clusters_of(run, figure) or ()]
+def _draw(runs: Sequence[Measured], figure: Figure, seed: int) -> np.typing.NDArray[np.float64]:
     if figure.quantile is None:
-        return jitter_draws(clusters, seed=seed, num_resamples=NUM_RESAMPLES)
+        return jitter_draws([gaps for run in runs for gaps in run.gaps()], seed=seed, num_resamples=NUM_RESAMPLES)
+    clusters = [cluster for run in runs for cluster in run.clusters(figure.metric)]
     return quantile_draws(clusters, figure.quantile, seed=seed, num_resamples=NUM_RESAMPLES)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from ultrafast.bench.figures import figures_of
 from ultrafast.bench.gate.samples import is_of_tier
-from ultrafast.bench.metrics import ADJUSTED, METRICS, samples, summarise
-from ultrafast.bench.records import RequestRecord, Run
+from ultrafast.bench.metrics import ADJUSTED, METRICS, throughput_of, values_of
+from ultrafast.bench.records import Run
 from ultrafast.bench.stats.gaps import pooled_jitter
 from ultrafast.bench.stats.percentiles import Samples, nearest_rank
 from ultrafast.core.errors import ConfigError
@@ -72,26 +71,41 @@ def parse_figure(text: str) -> Figure:
     raise ConfigError(f"{text!r} is no figure to compare.", code="invalid_figure", hint=hint)
 
 
+class Measured:
+    """A run, reduced once: the values of a metric per request, whatever number of figures is asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._figures = [figures_of(request) for request in run.requests if request.is_ok]
+        self._num_lost = len(run.requests) - len(self._figures)
+
+    def clusters(self, metric: str) -> list[Samples]:
+        """Per request, its values; a request that did not succeed is infinitely slow where the metric is in `ADJUSTED`."""
+        found: list[Samples] = [values for figures in self._figures if len(values := values_of(figures, metric))]
+        return found + [(math.inf,)] * (self._num_lost if metric in ADJUSTED else 0)
+
+    def gaps(self) -> list[Samples]:
+        """The gaps of each successful request."""
+        return [figures.gaps_s for figures in self._figures]
+
+    def figure(self, figure: Figure) -> float | None:
+        """The run's figure; `inf` when failed requests reach into the percentile.
+
+        None when it is not defined, or when the run holds fewer samples than one per 1/(1 - quantile): the figure would be the
+        largest sample, and would grow with the number of requests rather than with the server.
+        """
+        if figure.is_more_better:
+            throughput = throughput_of(self.run.requests, self.run.record.window)
+            return throughput.output_tokens_per_s if figure.metric == "throughput" else throughput.requests_per_s
+        if figure.quantile is None:
+            return pooled_jitter(self.gaps())
+        values = [value for cluster in self.clusters(figure.metric) for value in cluster]
+        return nearest_rank(values, figure.quantile) if len(values) >= smallest_run(figure) else None
+
+
 def of_tier(run: Run, tier: str | None) -> Run:
     """The run with the requests of one tier only."""
     return run if tier is None else Run(run.record, [request for request in run.requests if is_of_tier(request, tier)])
-
-
-def figure_of(run: Run, figure: Figure) -> float | None:
-    """The run's figure; `inf` when failed requests reach into the percentile.
-
-    None when it is not defined, or when the run holds fewer samples than one per 1/(1 - quantile): the figure would be the
-    largest sample, and would grow with the number of requests rather than with the server.
-    """
-    if figure.metric in ("throughput", "requests"):
-        throughput = summarise(run, ()).overall.throughput
-        return throughput.output_tokens_per_s if figure.metric == "throughput" else throughput.requests_per_s
-    if figure.quantile is None:
-        return pooled_jitter([figures_of(request).gaps_s for request in run.requests if request.is_ok])
-    values = samples(run.requests, figure.metric, adjusted=True)
-    if len(values) < smallest_run(figure):
-        return None
-    return nearest_rank(values, figure.quantile)
 
 
 def smallest_run(figure: Figure) -> int:
@@ -99,19 +113,6 @@ def smallest_run(figure: Figure) -> int:
     if figure.quantile is None:
         return 1
     return math.ceil(1.0 / (1.0 - figure.quantile) - 1e-9)
-
-
-def clusters_of(run: Run, figure: Figure) -> list[Samples] | None:
-    """Per request, its values of the metric: what the bootstrap draws from. None for rates, which no request has."""
-    if figure.metric in ("throughput", "requests"):
-        return None
-    if figure.quantile is None:
-        return [figures_of(request).gaps_s for request in run.requests if request.is_ok]
-    return [values for request in run.requests if len(values := _values(request, figure.metric))]
-
-
-def _values(request: RequestRecord, metric: str) -> Sequence[float]:
-    return samples([request], metric, adjusted=metric in ADJUSTED)
 
 
 def mean_tokens(run: Run) -> tuple[float | None, float | None]:

@@ -25,10 +25,14 @@ from ultrafast.bench.gate.verdicts import TargetResult, Verdict
 from ultrafast.bench.stats.gaps import pooled_jitter, pooled_jitter_interval
 from ultrafast.bench.stats.percentiles import nearest_rank
 from ultrafast.bench.stats.proportions import wilson_interval
-from ultrafast.bench.stats.sequential import Evidence, weigh, weigh_fixed
+from ultrafast.bench.stats.sequential import Evidence, tail_dispersion, weigh, weigh_fixed
 
 MIN_REQUESTS = 30
 """Fewer requests prove nothing, however clear they look: a start-up transient is not the server."""
+
+
+HEADROOM = 1.5
+"""With every value below limit / 1.5, bursts among them do not matter: even the slowest keep the limit with room to spare."""
 
 
 class Mode(StrEnum):
@@ -111,24 +115,31 @@ class _Tester:
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])
         self._quantile = quantile
         self._rules = rules
+        self._tail_spread = 1.0 if is_pooled else tail_dispersion(self._flat, quantile)
+        self._largest = float(self._flat.max())
         self.is_betting = is_pooled or rules.mode is Mode.SEQUENTIAL
 
     def test(self, limit: float) -> tuple[bool, bool, Evidence]:
         """Whether "at most `limit`" is proved, whether it is disproved, and the evidence."""
         violations = np.add.reduceat((self._flat > limit).astype(np.int64), self._starts)
-        evidence = weigh(violations, self._sizes, self._quantile)
+        min_spread = self._tail_spread if self._largest * HEADROOM > limit else 1.0
+        evidence = weigh(violations, self._sizes, self._quantile, min_spread)
         if self.is_betting:
             return evidence.is_pass(self._rules.alpha), evidence.is_fail(self._rules.alpha_fail), evidence
         few, many = weigh_fixed(evidence.num_violations, evidence.num_values, self._quantile, evidence.dispersion)
         return few <= self._rules.alpha, many <= self._rules.alpha_fail, evidence
 
     def bounds(self) -> tuple[float | None, float | None]:
-        """The largest sample that is disproved as a limit, and the smallest that is proved; None where there is none."""
+        """Bounds of the true percentile, each a sample; None where the values are too few for one.
+
+        Every limit below the first sample that is not disproved is disproved; the first sample that is proved is a bound.
+        """
         ordered = np.unique(self._flat)
         first_proved = _first(len(ordered), lambda index: self.test(float(ordered[index]))[0])
         first_open = _first(len(ordered), lambda index: not self.test(float(ordered[index]))[1])
         high = float(ordered[first_proved]) if first_proved < len(ordered) else None
-        low = float(ordered[min(first_open, len(ordered) - 1)]) if first_open > 0 else None
+        is_bounded_below = first_open > 0 or self.test(-math.inf)[1]
+        low = float(ordered[min(first_open, len(ordered) - 1)]) if is_bounded_below else None
         return low, high
 
 

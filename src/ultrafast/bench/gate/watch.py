@@ -22,6 +22,14 @@ FIRST_LOOK = 50
 LOOK_GROWTH = 1.25
 
 
+def num_looks(num_requests: int) -> int:
+    """Looks that a watch has taken when it stops after so many requests, one by one; at least 1."""
+    size, count = FIRST_LOOK, 1
+    while (size := int(size * LOOK_GROWTH)) <= num_requests:
+        count += 1
+    return count
+
+
 class Watch:
     """Sequential evaluation of a run.
 

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ultrafast.bench.stats.distributions import binomial_cdf, chi_square_quantile
+from ultrafast.bench.stats.distributions import binomial_cdf, chi_square_quantile, normal_quantile
+from ultrafast.bench.stats.percentiles import rank_of_sorted
 
 PASS_THETAS = (0.0, 0.1, 0.25, 0.5, 0.75)
 """Alternatives below p0, in units of p0. Nearly half of the stake is on 0: a clean server passes soon."""
@@ -42,6 +43,7 @@ CLUSTER_GAP = 5
 """Violations at most so many requests apart belong to one event."""
 
 _MIN_BATCHES = 10
+_MIN_TAIL_REQUESTS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,14 @@ class Evidence:
         return self.log_fail >= -math.log(alpha) - 1e-9
 
 
-def weigh(violations: NDArray[np.int64], sizes: NDArray[np.int64], quantile: float) -> Evidence:
+def weigh(violations: NDArray[np.int64], sizes: NDArray[np.int64], quantile: float, min_spread: float = 1.0) -> Evidence:
     """Evidence about "`quantile` of the values do not exceed T" from requests in the order of their arrival.
 
     Args:
         violations: per request, the values above T.
         sizes: per request, all its values; requests without any must be left out.
         quantile: in (0, 1).
+        min_spread: dispersion that is known from elsewhere (`tail_dispersion`), at least 1.
 
     A request may only be left out for a reason that is independent of its values. Requests that have not finished yet
     are slower than those that have: hand in the arrivals up to the first unfinished one, not whatever has finished.
@@ -89,7 +92,7 @@ def weigh(violations: NDArray[np.int64], sizes: NDArray[np.int64], quantile: flo
         return Evidence(0.0, 0.0, 1.0, 0, 0, 0)
     share = 1.0 - quantile
     outcomes = (violations - share * sizes) / sizes.max()
-    spread = dispersion(outcomes)
+    spread = max(min_spread, dispersion(outcomes))
     return Evidence(
         log_pass=_log_wealth(-outcomes, _pass_rates(share), _PASS_WEIGHTS, spread),
         log_fail=_log_wealth(outcomes, _fail_rates(share), None, spread),
@@ -125,6 +128,24 @@ def dispersion(outcomes: NDArray[np.float64]) -> float:
     return max(1.0, _batch_ratio(outcomes), _cluster_ratio(outcomes > 0))
 
 
+def tail_dispersion(values: NDArray[np.float64], quantile: float) -> float:
+    """Clustering of the tail where it can be seen: at a lower level, P90 for a target on P99.
+
+    A run without a single violation of its target says nothing about whether violations come in bursts, but the slowest tenth of
+    its requests does.
+
+    Args:
+        values: one per request, in the order of arrival.
+        quantile: of the target; the level is exceeded ten times as often, at most by half of the requests.
+    """
+    if len(values) < _MIN_TAIL_REQUESTS:
+        return 1.0
+    level = rank_of_sorted(np.sort(values), max(0.5, 1.0 - 10.0 * (1.0 - quantile)))
+    above = values > level
+    outcomes: NDArray[np.float64] = above.astype(np.float64) - float(above.mean())
+    return max(1.0, _batch_ratio(outcomes), _significant_cluster_ratio(above))
+
+
 def _batch_ratio(outcomes: NDArray[np.float64]) -> float:
     num_batches = max(_MIN_BATCHES, math.isqrt(len(outcomes)))
     length = len(outcomes) // num_batches
@@ -144,6 +165,17 @@ def _cluster_ratio(is_violation: NDArray[np.bool_]) -> float:
     num_clusters = 1 + int((np.diff(positions) > CLUSTER_GAP).sum())
     share = len(positions) / len(is_violation)
     return float(len(positions) * (1.0 - share) ** CLUSTER_GAP / num_clusters)
+
+
+def _significant_cluster_ratio(is_above: NDArray[np.bool_]) -> float:
+    """The cluster ratio if chance alone would hardly (1 %) make so few clusters of so many values; else 1."""
+    ratio, num_above = _cluster_ratio(is_above), int(is_above.sum())
+    alone = (1.0 - num_above / len(is_above)) ** CLUSTER_GAP  # probability that a value begins a cluster
+    expected = num_above * alone
+    if not 0.0 < alone < 1.0 or ratio <= 1.0:
+        return 1.0
+    limit = expected - normal_quantile(0.99) * math.sqrt(expected * (1.0 - alone))
+    return ratio if expected / ratio < limit else 1.0
 
 
 def _pass_rates(share: float) -> NDArray[np.float64]:

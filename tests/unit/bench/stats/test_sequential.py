@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultrafast.bench.stats.sequential import dispersion, weigh, weigh_fixed
+from ultrafast.bench.stats.sequential import dispersion, tail_dispersion, weigh, weigh_fixed
 
 ALPHA = 0.05
 
@@ -79,6 +79,25 @@ def test_bursts_are_discounted():
     assert dispersion(independent) < 2
 
 
+def test_bursts_are_seen_before_the_first_violation():
+    """Stretches of slow requests, none of them beyond the limit yet."""
+    rng = np.random.default_rng(10)
+
+    def bursty():
+        values = rng.lognormal(0, 0.2, 400)
+        for start in np.flatnonzero(rng.random(400) < 1 / 40):
+            values[start : start + 8] *= 1.5
+        return values
+
+    assert np.mean([tail_dispersion(bursty(), 0.99) > 1.5 for _ in range(100)]) > 0.9
+    assert np.mean([tail_dispersion(rng.lognormal(size=400), 0.99) > 1 for _ in range(200)]) < 0.05
+    assert tail_dispersion(np.ones(400), 0.99) == 1
+    assert tail_dispersion(bursty()[:20], 0.99) == 1
+    clean, ones = np.zeros(400, dtype=np.int64), np.ones(400, dtype=np.int64)
+    assert weigh(clean, ones, 0.99).is_pass(ALPHA)
+    assert not weigh(clean, ones, 0.99, min_spread=2).is_pass(ALPHA)
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.99]))
 def test_never_both_verdicts_and_one_more_violation_never_helps(violations, quantile):
     array = np.array(violations, dtype=np.int64)
@@ -106,3 +125,4 @@ def test_fixed_sample_with_violations():
     few, many = weigh_fixed(25, 1000, 0.99)
     assert many < 0.001 < 0.99 < few
     assert weigh_fixed(25, 1000, 0.99, spread=10)[1] > 0.05
+    assert weigh_fixed(20, 3000, 0.99, spread=10) == pytest.approx(weigh_fixed(2, 300, 0.99))
