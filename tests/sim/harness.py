@@ -70,7 +70,14 @@ def tokens_of(name: str, count: int) -> list[int]:
 class Simulation:
     """One engine on simulated time. `events` and `plans` keep everything that happened."""
 
-    def __init__(self, limits: SchedulerLimits | None = None, *, end_every: int = 0, cost: FakeCost | None = None, disk: RunStore | None = None) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits | None = None,
+        *,
+        end_every: int = 0,
+        cost: FakeCost | None = None,
+        disk: RunStore | None = None,
+    ) -> None:
         self.limits = limits or make_limits()
         self.clock = ManualClock()
         self.scheduler = Scheduler(self.limits)

@@ -134,7 +134,10 @@ def test_without_levels_it_is_recomputed() -> None:
 
 def test_even_one_without_cache_comes_back_and_leaves_nothing() -> None:
     sim = simulate(kv_capacity_tokens=300, max_request_tokens=300, reserve_tokens=8)
-    sim.add(make_request("a", 120, 100, tier=ServiceTier.ULTRAFAST), make_request("b", 120, 60, tier=ServiceTier.FLEX, use_cache=False))
+    sim.add(
+        make_request("a", 120, 100, tier=ServiceTier.ULTRAFAST),
+        make_request("b", 120, 60, tier=ServiceTier.FLEX, use_cache=False),
+    )
     sim.run()
     assert sim.num_preempted["b"] > 0
     assert sim.finished["b"].num_computed_tokens == 120 + 60 - 1
@@ -173,10 +176,7 @@ def on_disk(disk: MemoryStore) -> Simulation:
     for _ in range(100):
         first.clock.advance(1.0)
         first.step()
-    found = [
-        FoundRun(run.parent, run.digest, run.start, run.tokens, run.num_bytes)
-        for run in levels_of(first).disk.runs()
-    ]
+    found = [FoundRun(run.parent, run.digest, run.start, run.tokens, run.num_bytes) for run in levels_of(first).disk.runs()]
     assert len(found) == len(disk.files) == 3
     second = simulate(disk=disk, disk_bytes=1 << 20)
     second.scheduler.adopt(found, second.clock())

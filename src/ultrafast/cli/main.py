@@ -27,7 +27,12 @@ def cli() -> None:
     """
 
 
-cli.places = {"bench": "ultrafast.cli.bench", "gate": "ultrafast.cli.gate", "compare": "ultrafast.cli.compare"}
+cli.places = {
+    "bench": "ultrafast.cli.bench",
+    "gate": "ultrafast.cli.gate",
+    "compare": "ultrafast.cli.compare",
+    "cache": "ultrafast.cli.cache",
+}
 for _command in (serve, chat, models, config, version):
     cli.add_command(_command)
 

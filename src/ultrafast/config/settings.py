@@ -67,6 +67,9 @@ class ModelSettings(Section):
         min_length=1,
         description="Name in `/v1/models` and in answers; unset: the model's name, or the file name without ending.",
     )
+    pinned_prompts: tuple[str, ...] = Field(
+        default=(), description="System prompts that are computed at the start and kept; `@FILE` reads one from a file."
+    )
     chat_template_file: str | None = Field(
         default=None, description="Jinja chat template to use instead of the one in the model file."
     )

@@ -35,7 +35,7 @@ from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.kvstore.carrier import KvCarrier
 from ultrafast.engine.kvstore.store import RunStore
-from ultrafast.engine.messages import Abort, Shutdown, StepReport, Submit, ToEngine
+from ultrafast.engine.messages import Abort, ClearCache, Shutdown, StepReport, Submit, ToEngine
 
 MAX_KV_WAIT_S = 0.05
 """A request that waits for the disk is looked at again after so long, even if nothing came."""
@@ -53,6 +53,7 @@ class StepScheduler(Protocol):
     @property
     def is_waiting_for_kv(self) -> bool: ...
     def kv_moved(self, results: Sequence[KvMoved], now: float) -> list[Event]: ...
+    def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]: ...
     def add(self, request: Request, now: float) -> list[Event]: ...
     def abort(self, request_id: str, now: float) -> list[Event]: ...
     def plan(self, now: float) -> StepPlan: ...
@@ -169,6 +170,8 @@ class EngineLoop:
                 return self._start_compiled(request, error)
             case Abort(request_ids):
                 return [event for request_id in request_ids for event in self._abort(request_id)]
+            case ClearCache(with_disk):
+                return self._scheduler.clear_cache(self._clock(), with_disk=with_disk)
             case Shutdown():
                 self._is_running = False
         return []

@@ -50,6 +50,12 @@ class Abort(msgspec.Struct, tag="abort", frozen=True):
     request_ids: list[str]
 
 
+class ClearCache(msgspec.Struct, tag="clear_cache", frozen=True):
+    """Forget all KV that no running request needs, on the device, in host memory and, `with_disk`, on disk."""
+
+    with_disk: bool
+
+
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     """Stop at the next step border and exit."""
 
@@ -93,5 +99,5 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     has_work: bool
 
 
-ToEngine = Configure | Submit | Abort | Shutdown
+ToEngine = Configure | Submit | Abort | ClearCache | Shutdown
 FromEngine = Loading | Ready | LoadFailed | StepReport | Heartbeat

@@ -37,6 +37,8 @@ class Demotion:
         """A finished sequence is kept on the device: copy it in advance."""
         if leaf.namespace is None or leaf.length < MIN_TOKENS:
             return
+        if leaf.is_kept:
+            self._levels.keep(leaf.tokens(), leaf.namespace)
         missing = self._levels.unsaved(leaf.tokens(), leaf.namespace)
         if missing:
             self._queue[leaf] = missing
@@ -59,7 +61,7 @@ class Demotion:
             return
         leaf, missing = next(iter(self._queue.items()))
         piece = missing.pop(0)
-        is_saved = self._levels.save(piece, leaf.seq_id, leaf.tokens(), now)
+        is_saved = self._levels.save(piece, leaf.seq_id, leaf.tokens(), now, is_kept=leaf.is_kept)
         if not missing or not is_saved:
             self.forget(leaf)
         num_bytes = self._levels.estimated_bytes(piece.end - piece.begin)

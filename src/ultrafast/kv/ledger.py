@@ -163,7 +163,7 @@ class KvLedger:
         self._tree.extend(sequence, tokens)
         assert self._tree.num_used <= self.capacity_tokens, "more cells in use than the pool has"
 
-    def finish(self, sequence: SequenceKv, now: float) -> None:
+    def finish(self, sequence: SequenceKv, now: float, *, is_kept: bool = False) -> None:
         """Keep a finished request's sequence as a cached leaf (no copy), unless that would add nothing.
 
         It adds nothing when another sequence already starts with the same tokens. Leaves that are a prefix of the new one add
@@ -173,12 +173,14 @@ class KvLedger:
             self.free(sequence)
             return
         tokens = sequence.tokens()
+        sequence.is_kept = is_kept
         if self._tree.has_cover(sequence, tokens, is_whole=not self.can_trim):
             self.free(sequence)
             return
         if self.can_trim:
             for leaf in sorted(self._tree.prefix_leaves(sequence, tokens), key=lambda leaf: leaf.order):
-                self.free(leaf)
+                if not leaf.is_kept:
+                    self.free(leaf)
         self._tree.deactivate(sequence)
         self.version += 1
         sequence.last_used_s = now
@@ -222,6 +224,14 @@ class KvLedger:
         self.free(leaf)
         return True
 
+    def clear(self, now: float, *, with_disk: bool) -> None:
+        """Forget all leaves and all that is outside the device, but for what running requests need."""
+        self.now = now
+        for leaf in list(self._leaves.values()):
+            self.free(leaf)
+        if self.levels is not None:
+            self.levels.clear(with_disk=with_disk)
+
     def swap_out(self, sequence: SequenceKv, namespace: str) -> None:
         """Free a running sequence; where there is host memory, its KV is there before it is gone from the device.
 
@@ -246,6 +256,8 @@ class KvLedger:
         while self.num_evictable > self._max_cached_tokens:
             leaf = choose_leaf(leaf for leaf in self._leaves.values() if self._tree.num_reclaimable(leaf) > 0)
             assert leaf is not None, "evictable cells without a leaf that holds them"
+            if leaf.is_kept:
+                return
             if demotion.is_wanted(leaf) and self.num_evictable < OVERFLOW * self._max_cached_tokens:
                 demotion.hurry(leaf)
                 return

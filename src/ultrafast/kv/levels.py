@@ -151,6 +151,11 @@ class KvLevels:
             part.run.num_hits += 1
             self._touch(part.run, now)
 
+    def keep(self, tokens: list[int], namespace: str) -> None:
+        """Never evict what there is of these tokens (a pinned prompt)."""
+        for part in self.index.match(self.root(namespace), tokens, len(tokens)):
+            part.run.is_kept = True
+
     # -- transfers ----------------------------------------------------------------------------------------------------------
 
     def save(
@@ -171,6 +176,7 @@ class KvLevels:
         for shorter in self.index.covered_by(run):
             if not shorter.num_pins:
                 run.num_hits += shorter.num_hits
+                run.is_kept |= shorter.is_kept
                 self._drop(shorter)
         if self.is_disk_on and not is_private:
             self._to_write.append(run)

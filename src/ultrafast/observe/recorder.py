@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ultrafast.core.events import RequestFinished, RequestPreempted, StepFinished
+from ultrafast.core.events import KvLevelsChanged, RequestFinished, RequestPreempted, StepFinished
 from ultrafast.core.request import FinishReason
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import CallRecorder, CallSeries
+from ultrafast.observe.kv_levels import LevelSeries
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
 
 
@@ -21,6 +22,8 @@ class StepEvents(Protocol):
     def finished(self) -> Iterable[RequestFinished]: ...
     @property
     def stats(self) -> StepFinished | None: ...
+    @property
+    def levels(self) -> KvLevelsChanged | None: ...
 
 
 class Recorder:
@@ -39,6 +42,7 @@ class Recorder:
         self._decode_step_tokens = metrics.step_tokens.labels("decode")
         self._kv_blocks = {state: metrics.kv_blocks.labels("device", state) for state in ("free", "running", "cached")}
         self._kv_capacity = metrics.kv_capacity.labels("device")
+        self._levels = LevelSeries(metrics)
 
     def begin_call(self, arrival_s: float, tier: ServiceTier) -> CallRecorder:
         """Count a call in; whoever gets the recorder must call `finish` on it exactly once."""
@@ -57,9 +61,12 @@ class Recorder:
             self._on_finished(finished)
         if report.stats is not None:
             self._on_step(report.stats)
+        if report.levels is not None:
+            self._levels.on_change(report.levels)
 
     def on_restart(self) -> None:
         """Count a replacement of the engine process."""
+        self._levels.on_restart()
         self.metrics.restarts.inc()
 
     def describe_build(self, version: str, engine: str, model: str) -> None:
@@ -74,13 +81,14 @@ class Recorder:
             return
         self._queue[event.tier].observe(max(0.0, event.scheduled_s - event.arrival_s))
         self.metrics.prefix_queries.inc(event.num_prompt_tokens)
-        self.metrics.prefix_hits.inc(event.num_cached_tokens)
+        self._levels.on_hits(event)
         if event.first_token_s is not None:
             self._prefill[event.tier].observe(max(0.0, event.first_token_s - event.scheduled_s))
 
     def _on_step(self, stats: StepFinished) -> None:
-        self._step[_step_kind(stats)].observe(stats.duration_s)
-        self.metrics.schedule.observe(stats.schedule_s)
+        if stats.duration_s > 0:  # else it only moved or freed KV
+            self._step[_step_kind(stats)].observe(stats.duration_s)
+            self.metrics.schedule.observe(stats.schedule_s)
         self.metrics.computed_tokens.inc(stats.num_tokens)
         if stats.num_prefill_tokens:
             self._prefill_step_tokens.observe(stats.num_prefill_tokens)

@@ -125,6 +125,13 @@ class Scheduler:
         levels.adopt(found, now)
         self._state.emit(levels.stats())
 
+    def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]:
+        """Forget all KV that no request needs at this moment."""
+        self._state.ledger.clear(now, with_disk=with_disk)
+        if self._state.ledger.levels is not None:
+            self._state.emit(self._state.ledger.levels.stats())
+        return self._state.take_events()
+
     def kv_moved(self, results: Sequence[KvMoved], now: float) -> list[Event]:
         """Book transfers between the device, host memory and disk; results may come at any time, in any order."""
         levels = self._state.ledger.levels

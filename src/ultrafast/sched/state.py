@@ -142,7 +142,7 @@ class SchedulerState:
         self.restorer.discard(live)
         if live.sequence is not None:
             if reason in (FinishReason.STOP, FinishReason.LENGTH):
-                self.ledger.finish(live.sequence, now)
+                self.ledger.finish(live.sequence, now, is_kept=live.request.is_pinned)
             else:
                 self.ledger.free(live.sequence)
             live.sequence = None

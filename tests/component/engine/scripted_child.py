@@ -80,6 +80,9 @@ class PlainScheduler:
     def kv_moved(self, results: Sequence[KvMoved], now: float) -> list[Event]:
         return []
 
+    def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]:
+        return []
+
     def copies_failed(self, request_ids: Iterable[str], now: float) -> None:
         raise AssertionError
 

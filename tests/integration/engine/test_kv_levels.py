@@ -168,7 +168,9 @@ def test_an_evicted_prompt_comes_back_from_host_memory(executor: LlamaExecutor, 
     assert fresh.agrees_with(engine.output["second"])
 
 
-def test_a_new_engine_reads_what_the_old_one_wrote(executor: LlamaExecutor, model_path: Path, prompt: list[int], tmp_path: Path) -> None:
+def test_a_new_engine_reads_what_the_old_one_wrote(
+    executor: LlamaExecutor, model_path: Path, prompt: list[int], tmp_path: Path
+) -> None:
     fresh = greedy(executor, prompt, 12)
     free(executor, 0)
     options = options_for(model_path, kv_disk_bytes=64 << 20, kv_disk_path=str(tmp_path))
