@@ -6,6 +6,8 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 
+from tests.sim.memory_store import MemoryStore
+
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.events import (
@@ -92,6 +94,8 @@ class Simulation:
             vocab_size=VOCAB_SIZE,
             end_every=end_every,
         )
+        if isinstance(disk, MemoryStore):
+            disk.clock = self.clock
         self.carrier = KvCarrier(self.executor, self.clock, disk)
         self.requests: dict[str, Request] = {}
         self.events: list[Event] = []

@@ -22,7 +22,7 @@ class MemoryStore:
         self.is_full = False
         self.is_damaged = False
         self.num_reads = 0
-        self._clock = clock
+        self.clock = clock
         self._free_s = 0.0
         self._done: list[tuple[float, KvMoved, memoryview | None]] = []
         self._wake: Callable[[], None] = lambda: None
@@ -42,20 +42,20 @@ class MemoryStore:
 
     def _write(self, job: WriteRun, data: memoryview) -> None:
         if self.is_full:
-            self._done.append((self._clock(), KvMoved(job.run_id, "write", is_ok=False, is_broken=True), None))
+            self._done.append((self.clock(), KvMoved(job.run_id, "write", is_ok=False, is_broken=True), None))
             return
         self.files[job.digest] = bytes(data)
         self._finish(job.run_id, "write", None, len(data))
 
     def _finish(self, run_id: int, way: str, data: memoryview | None, num_bytes: int) -> None:
         duration_s = num_bytes / self.bytes_per_s
-        self._free_s = max(self._free_s, self._clock()) + duration_s
+        self._free_s = max(self._free_s, self.clock()) + duration_s
         self._done.append((self._free_s, KvMoved(run_id, way, num_bytes > 0, num_bytes, duration_s), data))
         self._wake()
 
     def poll(self) -> list[tuple[KvMoved, memoryview | None]]:
-        done = [item for item in self._done if item[0] <= self._clock()]
-        self._done = [item for item in self._done if item[0] > self._clock()]
+        done = [item for item in self._done if item[0] <= self.clock()]
+        self._done = [item for item in self._done if item[0] > self.clock()]
         return [(moved, data) for _, moved, data in done]
 
     def on_done(self, wake: Callable[[], None]) -> None:

@@ -17,10 +17,7 @@ HISTORY = tokens_of("history", 300)
 
 def simulate(*, host_bytes: int = 1 << 20, disk: MemoryStore | None = None, disk_bytes: int = 0, **changes: object) -> Simulation:
     levels = LevelLimits(host_bytes, disk_bytes, bytes_per_token=12, can_trim=bool(changes.get("can_trim", True)))
-    sim = Simulation(make_limits(levels=levels, **{"kv_capacity_tokens": 512, "max_request_tokens": 512, **changes}), disk=disk)
-    if disk is not None:
-        disk._clock = sim.clock
-    return sim
+    return Simulation(make_limits(levels=levels, **{"kv_capacity_tokens": 512, "max_request_tokens": 512, **changes}), disk=disk)
 
 
 def levels_of(sim: Simulation) -> KvLevels:

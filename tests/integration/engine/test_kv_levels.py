@@ -24,8 +24,8 @@ from ultrafast.sched.scheduler import Scheduler
 pytestmark = pytest.mark.integration
 
 TEXT = (
-    "The lighthouse keeper wrote every evening what the sea had brought: rope, a bottle, the mast of a small boat, once a crate of "
-    "oranges. He never wrote what he thought of it. When the new keeper came, he read the book from the first page to the last and "
+    "The lighthouse keeper wrote every evening what the sea had brought: rope, a bottle, the mast of a boat, once a crate of "
+    "oranges. He never wrote what he thought of it. When the new keeper came, he read it from the first page to the last and "
     "found that the handwriting had become smaller every year. "
 )
 
