@@ -165,6 +165,8 @@ class KvLevels:
         digest = next_digest(missing.parent, tokens[missing.begin : missing.end])
         if self.index.with_digest(digest) is not None:
             return False  # being moved at this moment, or broken on its only level
+        if missing.begin > 0 and self.index.with_digest(missing.parent) is None:
+            return False  # what comes before it is nowhere: it could never be found
         num_bytes = self.estimated_bytes(missing.end - missing.begin)
         if not self._make_room_after(missing.parent, num_bytes, now):
             return False
