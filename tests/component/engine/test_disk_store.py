@@ -142,6 +142,23 @@ def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
     DiskStore(tmp_path, KEY, lambda _line: None).close()
 
 
+def test_other_models_files_count_and_go_first_unless_their_server_runs(tmp_path: Path) -> None:
+    other = DiskStore(tmp_path, b"o" * 16, lambda _line: None)
+    write(other, 1, 2, 3)
+    other.close()
+    own = DiskStore(tmp_path, KEY, lambda _line: None)
+    write(own, 4)
+    size = next((tmp_path / KEY.hex()).glob("*.kv")).stat().st_size
+    running = DiskStore(tmp_path, b"o" * 16, lambda _line: None)
+    own.prune_others(2 * size)
+    assert len(running.scan()) == 3, "its server runs"
+    running.close()
+    own.prune_others(2 * size)
+    assert len(list((tmp_path / (b"o" * 16).hex()).glob("*.kv"))) == 1
+    assert len(own.scan()) == 1
+    own.close()
+
+
 def test_a_folder_that_cannot_be_used_leaves_the_level_off(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("not a folder")
     options = EngineOptions("model", kv_host_bytes=1 << 20, kv_disk_bytes=1 << 20, kv_disk_path=str(tmp_path / "file"))

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ultrafast.core.step import DeleteRun, KvMoved, ReadRun, WriteRun
+from ultrafast.engine.kvstore.others import LOCK_NAME, prune_others
 from ultrafast.engine.kvstore.run_file import (
     SUFFIX,
     TEMPORARY_SUFFIX,
@@ -47,7 +48,7 @@ class DiskStore:
     def __init__(self, path: Path, model_key: bytes, log: Callable[[str], None]) -> None:
         self._folder = path / model_key.hex()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock_fd = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock_fd = os.open(self._folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -64,6 +65,16 @@ class DiskStore:
         self._is_broken = False
         self._thread = threading.Thread(target=self._run, name="kv-disk", daemon=True)
         self._thread.start()
+
+    def prune_others(self, quota_bytes: int) -> None:
+        """Delete the oldest runs of other models until everything in the folder fits the quota.
+
+        Raises:
+            OSError: something in the folder cannot be listed or deleted.
+        """
+        num_deleted = prune_others(self._folder.parent, self._folder, quota_bytes)
+        if num_deleted:
+            self._log(f"{num_deleted} KV files of other models were deleted to keep the quota ({self._folder.parent})")
 
     def scan(self) -> list[FoundRun]:
         """List what is there from earlier; files that cannot be trusted are deleted. Once, before the first job."""

@@ -47,7 +47,9 @@ def _open_disk(options: EngineOptions, key: bytes) -> DiskStore | None:
     if options.kv_disk_bytes == 0 or options.kv_disk_path is None:
         return None
     try:
-        return DiskStore(Path(options.kv_disk_path), key, say)
+        disk = DiskStore(Path(options.kv_disk_path), key, say)
+        disk.prune_others(options.kv_disk_bytes)
+        return disk
     except BlockingIOError:
         say(f"the KV level on disk is off: another server uses {options.kv_disk_path}")
     except OSError as error:
