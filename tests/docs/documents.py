@@ -1,7 +1,8 @@
 """The documents of the repository and the code blocks in them.
 
 A block whose fence says `bash` or `python` is run by a test; `bash server` and `python server` get a running server, whose
-address stands in for `http://127.0.0.1:8080`. Any other fence (none, `toml`, `json`, `nginx`, ...) is only shown.
+address stands in for `http://127.0.0.1:8080`. A `toml` block is a settings file, `toml slo` one of
+`ultrafast gate`, and both are read by a test. Any other fence (none, `json`, `nginx`, ...) is only shown.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ _BLOCK = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE |
 
 @dataclass(frozen=True)
 class Snippet:
-    """A code block. `language` and `needs_server` come from its fence."""
+    """A code block. All but the code comes from its fence."""
 
     document: Path
     line: int
     language: str
     needs_server: bool
+    is_slo_file: bool
     code: str
 
     def __str__(self) -> str:
@@ -46,5 +48,7 @@ def _snippets_of(document: Path) -> list[Snippet]:
     for block in _BLOCK.finditer(text):
         words = block["info"].split()
         line = text.count("\n", 0, block.start()) + 1
-        snippets.append(Snippet(document, line, words[0] if words else "", "server" in words[1:], block["code"]))
+        snippets.append(
+            Snippet(document, line, words[0] if words else "", "server" in words[1:], "slo" in words[1:], block["code"])
+        )
     return snippets

@@ -1,11 +1,12 @@
-"""The ready-made CI jobs call commands and flags that exist."""
+"""The ready-made CI jobs call commands and flags that exist; SLO files of the documents can be read."""
 
 import re
 import shlex
 
 import pytest
-from tests.docs.documents import ROOT
+from tests.docs.documents import ROOT, read_snippets
 
+from ultrafast.bench.gate.slo_file import read_slo_file
 from ultrafast.cli.gate import gate
 
 FILES = sorted((ROOT / "docs" / "ci").glob("*.yml"))
@@ -37,3 +38,10 @@ def test_it_is_plain_yaml(file):
         assert "\t" not in line
         assert line == line.rstrip()
         assert (len(line) - len(line.lstrip(" "))) % 2 == 0
+
+
+@pytest.mark.parametrize("snippet", [snippet for snippet in read_snippets() if snippet.is_slo_file], ids=str)
+def test_slo_files_in_the_documents_are_read(snippet, tmp_path):
+    file = tmp_path / "slo.toml"
+    file.write_text(snippet.code, encoding="utf-8")
+    assert read_slo_file(file)

@@ -32,6 +32,7 @@ cli.places = {
     "gate": "ultrafast.cli.gate",
     "compare": "ultrafast.cli.compare",
     "cache": "ultrafast.cli.cache",
+    "monitoring": "ultrafast.cli.monitoring",
 }
 for _command in (serve, chat, models, config, version):
     cli.add_command(_command)

@@ -150,10 +150,6 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(len(item.tokens) for item in self.work)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.kv_ops and not self.work
-
 
 class StepStatus(StrEnum):
     """How the forward pass ended.

@@ -16,7 +16,6 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from ultrafast.core.clock import Clock
@@ -116,23 +115,20 @@ class EngineLoop:
 
     def _turn(self) -> None:
         events = self._drain()
-        begin_s = self._clock()
         plan = self._plan()
         events += self._scheduler.kv_moved(self._kv.poll(), self._clock())
         if plan.work:
-            schedule_s = self._clock() - begin_s
             result = self._executor.run(plan)
             if result.status is StepStatus.FATAL:
                 raise FatalStepError(f"step {plan.step} left the engine in an unknown state")
             events += self._scheduler.complete(plan, result, self._clock())
             self.step += 1
             self.last_step_s = self._clock()
-            self._report(events, schedule_s)
-        else:
-            # Cells may have been freed: the scheduler books that too, so that the gauges never stay behind.
+            self._report(events)
+        elif events or plan.kv_ops:
+            # Somebody came or went, or cells were freed: that is booked too, so that the gauges never stay behind.
             events += self._scheduler.complete(plan, StepResult(StepStatus.OK), self._clock())
-            if events:
-                self._report(events, 0.0)
+            self._report(events)
 
     def _plan(self) -> StepPlan:
         """Plan until every shared prefix in the plan is proven; each further round has at least one such prefix less."""
@@ -229,22 +225,25 @@ class EngineLoop:
             error=error,
         )
 
-    def _report(self, events: list[Event], schedule_s: float) -> None:
-        report = StepReport([], [], [], [], None)
+    def _report(self, events: list[Event]) -> None:
+        tokens: list[TokenProduced] = []
+        scheduled: list[RequestScheduled] = []
+        preempted: list[RequestPreempted] = []
+        finished: list[RequestFinished] = []
         stats, levels = None, None
         for event in events:
             match event:
                 case TokenProduced():
-                    report.tokens.append(event)
-                case RequestScheduled():
-                    report.scheduled.append(event)
-                case RequestPreempted():
-                    report.preempted.append(event)
-                case RequestFinished():
-                    report.finished.append(event)
-                    self._executor.end_request(event.request_id)
+                    tokens.append(event)
                 case StepFinished():
-                    stats = replace(event, schedule_s=schedule_s)
+                    stats = event
+                case RequestScheduled():
+                    scheduled.append(event)
+                case RequestPreempted():
+                    preempted.append(event)
+                case RequestFinished():
+                    finished.append(event)
+                    self._executor.end_request(event.request_id)
                 case KvLevelsChanged():
                     levels = event
-        self._send(StepReport(report.tokens, report.scheduled, report.preempted, report.finished, stats, levels))
+        self._send(StepReport(tokens, scheduled, preempted, finished, stats, levels))

@@ -21,8 +21,8 @@ from ultrafast.kv.tree import Match, PrefixTree
 NUM_SPARE_SEQUENCES = 2
 """Sequence ids beyond running + cached: one is briefly both (a leaf arrives before another is evicted)."""
 
-OVERFLOW = 2
-"""How far the cached leaves may exceed `max_cached_tokens` while they are being copied to host memory."""
+OVERFLOW_SHARE = 2
+"""While they are being copied to host memory, the cached leaves may exceed `max_cached_tokens`, up to 1/2 of the pool."""
 
 
 def num_sequences(max_num_running: int, max_num_cached: int) -> int:
@@ -57,7 +57,7 @@ class KvLedger:
         can_trim: sequences can be cut at any token. False (recurrent and hybrid models): a sequence is reused as a whole or
             not at all.
         has_cache: False = nothing is ever matched or kept.
-        max_cached_tokens: evictable cells to keep at most when a request finishes; None = as many as there are.
+        max_cached_tokens: evictable cells to keep at most when a request finishes, its own aside; None = no limit.
         level_limits: host memory and disk below the pool; None = what leaves the pool is lost.
 
     Attributes:
@@ -189,9 +189,11 @@ class KvLedger:
             self.demotion.want(sequence)
         while len(self._leaves) > self._max_num_cached:
             self.evict_one()
-        if self.demotion is None:  # else `tick` does it, after copying
-            while self.num_evictable > self._max_cached_tokens and self.evict_one(must_free=True):
-                pass
+        # The newest leaf stays however long it is: one long conversation at a time is the commonest use of all.
+        # With levels below, `tick` does it, after copying.
+        while self.demotion is None and self.num_evictable > self._max_cached_tokens and len(self._leaves) > 1:
+            if not self.evict_one(must_free=True):
+                break
 
     def free(self, sequence: SequenceKv) -> None:
         """Forget a sequence, running or cached; its id and the cells that only it held are free."""
@@ -253,12 +255,12 @@ class KvLedger:
 
     def _shrink_cache(self, demotion: Demotion) -> None:
         """Bring the cached leaves down to what they may hold: those copied already at once, others when they are copied."""
-        while self.num_evictable > self._max_cached_tokens:
+        while self.num_evictable > self._max_cached_tokens and len(self._leaves) > 1:
             leaf = choose_leaf(leaf for leaf in self._leaves.values() if self._tree.num_reclaimable(leaf) > 0)
             assert leaf is not None, "evictable cells without a leaf that holds them"
             if leaf.is_kept:
                 return
-            if demotion.is_wanted(leaf) and self.num_evictable < OVERFLOW * self._max_cached_tokens:
+            if demotion.is_wanted(leaf) and self.num_evictable < self.capacity_tokens // OVERFLOW_SHARE:
                 demotion.hurry(leaf)
                 return
             self.evict_one(must_free=True)

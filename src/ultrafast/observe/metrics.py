@@ -80,7 +80,7 @@ class Metrics:
             "jitter_seconds",
             "Standard deviation of the gaps between the deltas of a choice (three gaps or more).",
             ["tier"],
-            buckets.ITL_EDGES_S,
+            itl_edges,
         )
         self.e2e = self._histogram(
             "e2e_seconds", "From the arrival of a call to the last byte of its answer.", ["tier"], buckets.E2E_EDGES_S

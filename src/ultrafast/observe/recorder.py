@@ -86,7 +86,7 @@ class Recorder:
             self._prefill[event.tier].observe(max(0.0, event.first_token_s - event.scheduled_s))
 
     def _on_step(self, stats: StepFinished) -> None:
-        if stats.duration_s > 0:  # else it only moved or freed KV
+        if stats.num_tokens:  # else nothing ran: somebody only came or went
             self._step[_step_kind(stats)].observe(stats.duration_s)
             self.metrics.schedule.observe(stats.schedule_s)
         self.metrics.computed_tokens.inc(stats.num_tokens)

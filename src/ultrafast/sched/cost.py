@@ -24,12 +24,14 @@ class CostModel:
         self._moments = {True: _Moments(), False: _Moments()}
         self._num_prefill_steps = 0
         self._largest_prefill = 0.0
-        self._coefficients: Row = (0.0, 0.0, 0.0)
+        self._fitted: Row | None = (0.0, 0.0, 0.0)  # None: observed something since
 
     @property
     def coefficients(self) -> Row:
         """(c0, c_out, c_tok) in seconds; zeros before the first observation."""
-        return self._coefficients
+        if self._fitted is None:
+            self._fitted = _fit(self._moments[True], self._moments[False])
+        return self._fitted
 
     @property
     def is_fitted(self) -> bool:
@@ -45,10 +47,10 @@ class CostModel:
             self._num_prefill_steps += 1
             self._largest_prefill = max(num_prefill_tokens, self._largest_prefill * _FORGET)
         self._moments[has_prefill].add((1.0, float(num_outputs), float(num_prefill_tokens)), duration_s)
-        self._coefficients = _fit(self._moments[True], self._moments[False])
+        self._fitted = None  # nobody asks while everybody only decodes: the fit is not made at every step
 
     def predict_s(self, num_outputs: int, num_prefill_tokens: int) -> float:
-        c0, c_out, c_tok = self._coefficients
+        c0, c_out, c_tok = self.coefficients
         return c0 + c_out * num_outputs + c_tok * num_prefill_tokens
 
     def prefill_tokens_within(self, target_s: float, num_outputs: int) -> int:
@@ -62,7 +64,8 @@ class CostModel:
         limit = int(_MAX_GROWTH * self._largest_prefill)
         if rest_s <= 0:
             return 0
-        return int(min(rest_s / self._coefficients[2], limit)) if self._coefficients[2] > 0 else limit
+        per_token_s = self.coefficients[2]
+        return int(min(rest_s / per_token_s, limit)) if per_token_s > 0 else limit
 
 
 class _Moments:

@@ -103,7 +103,7 @@ class Planner:
         """Divide the step's prefill budget; if nobody at all can advance for want of cells, one gives way."""
         state = self._state
         while prefilling:
-            budget = chunk_budget(state.cost, self._limits, num_decodes)
+            budget = chunk_budget(state.cost, self._limits, num_decodes, is_alone=len(state.live) == 1)
             work = self._fit(divide(budget, prefilling), num_decodes)
             if work or num_decodes:
                 return work

@@ -143,7 +143,7 @@ class Scheduler:
         return self._state.take_events()
 
     def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]:
-        """Book the result of the last plan. Ends with `StepFinished`, unless the plan was empty.
+        """Book the result of the last plan; ends with `StepFinished`, whose counts are 0 where the plan had no work.
 
         On FATAL the requests stay as they are: nothing more comes for them from this scheduler unless `fail_all` is called.
         """
@@ -152,10 +152,9 @@ class Scheduler:
             _, num_prefill_tokens = outcome.split_work(plan.work)
             num_outputs = sum(item.samples for item in plan.work)
             self._state.cost.observe(num_outputs, num_prefill_tokens, result.duration_s)
-        if not plan.is_empty:
-            schedule_s = max(0.0, now - self._planned_at_s - result.duration_s)
-            self._state.emit(outcome.step_finished(self._state, plan, result, now, schedule_s))
-            self._step += 1
+        schedule_s = max(0.0, now - self._planned_at_s - result.duration_s)
+        self._state.emit(outcome.step_finished(self._state, plan, result, now, schedule_s))
+        self._step += 1
         return self._state.take_events()
 
     def _why_never(self, live: LiveRequest) -> str | None:

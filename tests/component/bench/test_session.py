@@ -196,9 +196,13 @@ async def test_a_stop_keeps_what_was_measured():
     async with running(scale=SCALE) as server:
         stop = asyncio.Event()
 
+        finished = []
+
         class StopSoon(Listener):
-            def on_warm_up(self, result):
-                asyncio.get_running_loop().call_later(0.3, stop.set)
+            def on_record(self, record):
+                finished.append(record)
+                if len(finished) == 60:
+                    stop.set()
 
         run = await measure(spec(server, num_requests=2000), StopSoon(), stop)
     overall = summarise(run).overall

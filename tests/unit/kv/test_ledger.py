@@ -154,3 +154,5 @@ def test_an_idle_cache_holds_no_more_tokens_than_it_may() -> None:
     assert ledger.num_leaves == 2
     assert ledger.match([401, 402, 403, 404, 9], "") is not None
     assert ledger.match([1, 2, 3, 4, 9], "") is None
+    ledger.finish(_run(ledger, list(range(501, 540))), now=9.0)
+    assert ledger.num_leaves == 1, "a leaf above the limit stays while it is the newest"

@@ -93,14 +93,15 @@ def test_a_short_prefill_gets_what_it_needs_beside_a_long_one() -> None:
 
 def test_the_budget_before_and_after_there_is_data() -> None:
     cost = CostModel()
-    assert chunk_budget(cost, LIMITS, 0) == FALLBACK_CHUNK_TOKENS
+    assert chunk_budget(cost, LIMITS, 0, is_alone=False) == FALLBACK_CHUNK_TOKENS
     for tokens in (16, 32, 64, 128, 256):
         cost.observe(0, tokens, 0.001 * tokens)
         cost.observe(1, 0, 0.01)
-    assert chunk_budget(cost, LIMITS, 2) == pytest.approx(80, abs=2)
-    assert chunk_budget(cost, LIMITS, 0) == pytest.approx(200, abs=3)
-    assert chunk_budget(cost, LIMITS, 250) == 6, "never more than the step has room for"
-    assert chunk_budget(cost, LIMITS, 100) == 16, "a small chunk even when decodes take the target"
+    assert chunk_budget(cost, LIMITS, 2, is_alone=False) == pytest.approx(80, abs=2)
+    assert chunk_budget(cost, LIMITS, 0, is_alone=False) == pytest.approx(200, abs=3)
+    assert chunk_budget(cost, LIMITS, 0, is_alone=True) > chunk_budget(cost, LIMITS, 0, is_alone=False)
+    assert chunk_budget(cost, LIMITS, 250, is_alone=False) == 6, "never more than the step has room for"
+    assert chunk_budget(cost, LIMITS, 100, is_alone=False) == 16, "a small chunk even when decodes take the target"
 
 
 def test_admission_counts_uncached_tokens_and_a_bounded_reserve() -> None:

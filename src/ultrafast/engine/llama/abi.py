@@ -106,7 +106,7 @@ def load(libllama_path: str | None = None) -> Library:
         raise ConfigError(
             f"cannot open libllama at {path}: {error}",
             code="libllama_missing",
-            hint=f"unset {OVERRIDE_VARIABLE} to use the library that ships with {PINNED_WHEEL}" if override else None,
+            hint=_open_hint(str(error), bool(override)),
         ) from error
     check_abi(c, path)
     return Library(c, _build_name(c, override), path)
@@ -132,6 +132,12 @@ def check_abi(c: Any, path: Path) -> None:
             value = getattr(seen, name)
             if value != expected:
                 raise _abi_error(path, f"{struct}.{name} defaults to {value!r}, expected {expected!r}")
+
+
+def _open_hint(reason: str, is_override: bool) -> str | None:
+    if "libgomp" in reason:
+        return "install the OpenMP runtime (Debian, Ubuntu: apt install libgomp1)"
+    return f"unset {OVERRIDE_VARIABLE} to use the library that ships with {PINNED_WHEEL}" if is_override else None
 
 
 def _abi_error(path: Path, reason: str) -> ConfigError:
