@@ -60,6 +60,14 @@ class TimedExecutor:
         del ops
         return ()
 
+    def save_kv(self, seq_id: int, begin: int, end: int) -> memoryview | None:
+        del seq_id, begin, end
+        return None
+
+    def load_kv(self, seq_id: int, begin: int, end: int, data: memoryview) -> bool:
+        del seq_id, begin, end, data
+        raise AssertionError("nothing was saved")
+
     def run(self, plan: StepPlan) -> StepResult:
         begin_ns = time.perf_counter_ns()
         time.sleep(self._step_s)

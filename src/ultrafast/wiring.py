@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from ultrafast import __version__
 from ultrafast.api.app import build_app
-from ultrafast.api.auth import ApiKeys
+from ultrafast.api.auth import ApiKeys, tenant_of
 from ultrafast.api.context import ExtraRoute
 from ultrafast.api.edge import Edge
 from ultrafast.api.lifecycle import Lifecycle
+from ultrafast.api.options import namespace
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import Settings
 from ultrafast.core.errors import ConfigError, UltrafastError
@@ -30,10 +32,12 @@ from ultrafast.engine.llama.machine import usable_cores
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.messages import Loading
 from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.models.cache import cache_dir
 from ultrafast.models.resolve import ResolvedModel
 from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import Recorder
 from ultrafast.serving.content_log import ContentLoggingService
+from ultrafast.serving.pinned import compute_pinned
 from ultrafast.serving.sampling import SamplingDefaults
 from ultrafast.serving.service import Service
 
@@ -48,6 +52,7 @@ class Inputs:
     model: ResolvedModel
     api_keys: tuple[tuple[str, str], ...] = ()
     chat_template: str | None = None
+    pinned_prompts: tuple[str, ...] = ()
 
     @property
     def model_id(self) -> str:
@@ -90,6 +95,10 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         recorder.describe_build(__version__, facts.build, inputs.model_id)
         callbacks.on_ready(facts)
 
+    async def start() -> None:
+        on_ready(await engine.start())
+        await _pin_prompts(inputs, service, engine)
+
     return build_app(
         service,
         engine.health,
@@ -98,12 +107,15 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         keys=ApiKeys(inputs.api_keys),
         lifecycle=lifecycle,
         extra_routes=_dashboard_routes(dashboard, engine, lifecycle, needs_key=not settings.server.is_dashboard_open),
-        lifespan=lambda: _lifespan(engine, service, on_ready),
+        lifespan=lambda: _lifespan(engine, service, start),
+        cache=engine,
     )
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(engine: EngineClient, service: Service, on_ready: Callable[[EngineFacts], None]) -> AsyncIterator[None]:
+async def _lifespan(
+    engine: EngineClient, service: Service, start: Callable[[], Coroutine[None, None, None]]
+) -> AsyncIterator[None]:
     """Loads while requests are answered already (live 200, ready 503); a start that fails ends the body with its error.
 
     enter --> [ engine loads -> on_ready ]   in the background
@@ -112,7 +124,7 @@ async def _lifespan(engine: EngineClient, service: Service, on_ready: Callable[[
     failure: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            starting = group.create_task(_start(engine, on_ready), name="engine-start")
+            starting = group.create_task(start(), name="engine-start")
             yield
             starting.cancel()
     except* UltrafastError as errors:
@@ -124,14 +136,20 @@ async def _lifespan(engine: EngineClient, service: Service, on_ready: Callable[[
         raise failure
 
 
-async def _start(engine: EngineClient, on_ready: Callable[[EngineFacts], None]) -> None:
-    on_ready(await engine.start())
+async def _pin_prompts(inputs: Inputs, service: Service, engine: EngineClient) -> None:
+    """Behind the ready line: requests are served meanwhile, and go first."""
+    if inputs.pinned_prompts:
+        namespaces = [namespace(tenant_of(key), "") for _, key in inputs.api_keys] or [""]
+        num_tokens = await compute_pinned(service, engine, inputs.pinned_prompts, namespaces, time.monotonic)
+        _log.info("%d tokens of pinned prompts are computed", num_tokens)
 
 
 def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> EngineClient:
     settings = inputs.settings
     _check_threads(settings.engine.num_threads)
-    options = EngineOptions(model_path=str(inputs.model.path), **settings.engine.model_dump())
+    values = settings.engine.model_dump()
+    values["kv_disk_path"] = str(Path(settings.engine.kv_disk_path or cache_dir() / "kv").expanduser())
+    options = EngineOptions(model_path=str(inputs.model.path), **values)
     policy = RecoveryPolicy(stall_after_s=settings.server.stall_after_s)
 
     def tell(progress: Loading) -> None:

@@ -6,14 +6,27 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 
+from tests.sim.memory_store import MemoryStore
+
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.errors import InvalidRequestError
-from ultrafast.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, StepFinished, TokenProduced
+from ultrafast.core.events import (
+    Event,
+    KvLevelsChanged,
+    RequestFinished,
+    RequestPreempted,
+    RequestScheduled,
+    StepFinished,
+    TokenProduced,
+)
 from ultrafast.core.request import FinishReason, Request, SamplingParams
 from ultrafast.core.step import StepPlan
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost, FakeExecutor, expected_tokens
+from ultrafast.engine.kvstore.carrier import KvCarrier
+from ultrafast.engine.kvstore.store import RunStore
 from ultrafast.kv.ledger import num_sequences
+from ultrafast.kv.run import Place
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.ordering import arrival_key
 from ultrafast.sched.scheduler import Scheduler
@@ -59,7 +72,14 @@ def tokens_of(name: str, count: int) -> list[int]:
 class Simulation:
     """One engine on simulated time. `events` and `plans` keep everything that happened."""
 
-    def __init__(self, limits: SchedulerLimits | None = None, *, end_every: int = 0, cost: FakeCost | None = None) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits | None = None,
+        *,
+        end_every: int = 0,
+        cost: FakeCost | None = None,
+        disk: RunStore | None = None,
+    ) -> None:
         self.limits = limits or make_limits()
         self.clock = ManualClock()
         self.scheduler = Scheduler(self.limits)
@@ -74,6 +94,9 @@ class Simulation:
             vocab_size=VOCAB_SIZE,
             end_every=end_every,
         )
+        if isinstance(disk, MemoryStore):
+            disk.clock = self.clock
+        self.carrier = KvCarrier(self.executor, self.clock, disk)
         self.requests: dict[str, Request] = {}
         self.events: list[Event] = []
         self.plans: list[StepPlan] = []
@@ -105,8 +128,13 @@ class Simulation:
         """One turn of the loop; checks the invariants after it."""
         plan = self._plan()
         self.plans.append(plan)
+        was_waiting = self.scheduler.is_waiting_for_kv
+        self._take(self.scheduler.kv_moved(self.carrier.poll(), self.clock()))
         assert plan.num_tokens <= self.limits.max_step_tokens
-        assert plan.work or plan.kv_ops or len(self.finished) == len(self.requests), "requests are alive and nothing happens"
+        if not plan.work and was_waiting:
+            self.clock.advance(0.005)
+        elif not plan.work and not plan.kv_ops:
+            assert len(self.finished) == len(self.requests), "requests are alive and nothing happens"
         result = self.executor.run(plan)
         self._take(self.scheduler.complete(plan, result, self.clock()))
         self.check()
@@ -115,7 +143,7 @@ class Simulation:
     def run(self, max_steps: int = 5000) -> None:
         """Step until nothing is left to do; fails when the engine turns without an end."""
         for _ in range(max_steps):
-            if not self.scheduler.has_work:
+            if not self.scheduler.has_work and not self.scheduler.is_waiting_for_kv:
                 return
             self.step()
         raise AssertionError(f"still at work after {max_steps} steps: {len(self.requests) - len(self.finished)} unfinished")
@@ -144,6 +172,18 @@ class Simulation:
         alive = len(self.requests) - len(self.finished)
         assert self.scheduler.num_running + self.scheduler.num_waiting == alive, "a request was lost"
         assert self.scheduler._state.ledger.num_leaves <= self.limits.max_num_cached
+        self._check_levels()
+
+    def _check_levels(self) -> None:
+        """What is charged is there and no more; nothing is above its budget; nothing stays pinned without a reason."""
+        levels = self.scheduler._state.ledger.levels
+        if levels is None or self.scheduler._state.ledger.has_ops:
+            return
+        held = sum(run.num_bytes for run in levels.host.runs() if run.host is Place.PRESENT)
+        assert self.carrier.arena.used_bytes <= held <= levels.host.budget.used_bytes <= levels.limits.host_bytes
+        assert len(self.carrier.arena) == sum(run.host is Place.PRESENT for run in levels.host.runs())
+        assert levels.disk.budget.used_bytes <= levels.limits.disk_bytes
+        assert levels.host.num_tokens == sum(len(run.tokens) for run in levels.host.runs())
 
     def check_output(self, request_id: str) -> None:
         """Exactly the tokens that the request produces alone; a request that was cut short has the first of them."""
@@ -168,6 +208,11 @@ class Simulation:
             self.check_output(request_id)
         usage = self.scheduler.kv_usage
         assert usage.num_running_tokens == 0
+        levels = self.scheduler._state.ledger.levels
+        if levels is not None:
+            pinned = [run for run in levels.index.runs() if run.num_pins and run.run_id not in levels._writing]
+            assert not [run for run in pinned if run.host is not Place.ARRIVING], "pinned for nobody"
+            assert not any(run.is_private for run in levels.index.runs())
         assert self.executor.num_begun == 0
         assert usage.num_free_tokens == self.executor.num_free
 
@@ -176,7 +221,7 @@ class Simulation:
         while True:
             plan = self.scheduler.plan(self.clock())
             self._check_order()
-            failed = self.executor.apply_kv(plan.kv_ops)
+            failed = self.carrier.apply(plan.kv_ops)
             if not failed:
                 return plan
             self.scheduler.copies_failed(failed, self.clock())
@@ -192,7 +237,7 @@ class Simulation:
     def _take(self, events: list[Event]) -> None:
         for event in events:
             self.events.append(event)
-            if isinstance(event, StepFinished):
+            if isinstance(event, StepFinished | KvLevelsChanged):
                 continue
             assert event.request_id not in self.finished, f"{event} after the terminal event"
             if isinstance(event, TokenProduced):

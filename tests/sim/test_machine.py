@@ -9,10 +9,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
+from tests.sim.memory_store import MemoryStore
 
+from ultrafast.core.clock import ManualClock
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import StepStatus
 from ultrafast.core.tiers import ServiceTier
+from ultrafast.kv.levels import RUN_OVERHEAD_BYTES, LevelLimits
 
 PREFIXES = {name: tokens_of(name, 80) for name in ("system", "other")}
 FAULTS = (StepStatus.OUT_OF_KV, StepStatus.INVALID)
@@ -28,6 +31,8 @@ class EngineMachine(RuleBasedStateMachine):
         can_trim=st.sampled_from([True, True, True, False]),
         step_tokens=st.sampled_from([16, 64, 7]),
         end_every=st.sampled_from([0, 7]),
+        host_runs=st.sampled_from([0, 2, 40]),
+        disk_runs=st.sampled_from([0, 3, 40]),
     )
     def start(
         self,
@@ -38,7 +43,13 @@ class EngineMachine(RuleBasedStateMachine):
         can_trim: bool,
         step_tokens: int,
         end_every: int,
+        host_runs: int,
+        disk_runs: int,
     ) -> None:
+        run_bytes = 128 * 12 + RUN_OVERHEAD_BYTES
+        levels = LevelLimits(host_runs * run_bytes, disk_runs * run_bytes, bytes_per_token=12, can_trim=can_trim, ttl_s=60.0)
+        self.disk = MemoryStore(ManualClock()) if disk_runs else None
+
         limits = make_limits(
             kv_capacity_tokens=capacity,
             max_request_tokens=300,
@@ -47,8 +58,9 @@ class EngineMachine(RuleBasedStateMachine):
             max_num_cached=num_cached,
             can_trim=can_trim,
             reserve_tokens=16,
+            levels=levels,
         )
-        self.sim = Simulation(limits, end_every=end_every)
+        self.sim = Simulation(limits, end_every=end_every, disk=self.disk)
         self.num_added = 0
         self.sick: set[str] = set()
         self.num_faults = 0
@@ -86,6 +98,16 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(steps):
             if self.sim.scheduler.has_work:
                 self.sim.step()
+
+    @precondition(lambda self: self.disk is not None)
+    @rule(bytes_per_s=st.sampled_from([1e3, 1e6, 1e9]), is_damaged=st.booleans(), is_full=st.sampled_from([False, False, True]))
+    def change_disk(self, bytes_per_s: float, *, is_damaged: bool, is_full: bool) -> None:
+        assert self.disk is not None
+        self.disk.bytes_per_s, self.disk.is_damaged, self.disk.is_full = bytes_per_s, is_damaged, is_full
+
+    @rule(with_disk=st.booleans())
+    def clear_cache(self, *, with_disk: bool) -> None:
+        self.sim._take(self.sim.scheduler.clear_cache(self.sim.clock(), with_disk=with_disk))
 
     @precondition(lambda self: len(self._alive()) > 2)
     @rule(status=st.sampled_from(FAULTS), steps=st.integers(1, 4))

@@ -10,6 +10,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from ultrafast.api.auth import ApiKeys
+from ultrafast.api.cache import CacheAdmin
 from ultrafast.api.context import EdgeContext, Endpoint, ExtraRoute
 from ultrafast.api.documents import Documents
 from ultrafast.api.edge import Edge, Lifespan
@@ -18,7 +19,7 @@ from ultrafast.api.generations import Generations
 from ultrafast.api.health import Health
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.models import Models
-from ultrafast.api.ports import ServicePort
+from ultrafast.api.ports import CachePort, ServicePort
 from ultrafast.api.tokens import Tokens
 from ultrafast.config.settings import ServerSettings
 from ultrafast.core.clock import Clock
@@ -37,6 +38,7 @@ def build_app(
     lifespan: Lifespan | None = None,
     extra_routes: Iterable[ExtraRoute] = (),
     clock: Clock = time.monotonic,
+    cache: CachePort | None = None,
 ) -> Edge:
     """Return the application.
 
@@ -50,8 +52,9 @@ def build_app(
         lifespan: entered by `api.server` (or any ASGI server) around all requests.
         extra_routes: of other layers, for example a dashboard, which may also take `/`.
         clock: the clock of engine and serving.
+        cache: the engine's KV cache, for its administration.
     """
-    context = EdgeContext(service, engine_health, settings, recorder, keys or ApiKeys(), lifecycle or Lifecycle(), clock)
+    context = EdgeContext(service, engine_health, settings, recorder, keys or ApiKeys(), lifecycle or Lifecycle(), clock, cache)
     *ours, home = _routes(context)
     extra = [_extra(context, route) for route in extra_routes]
     router = Router([*ours, *extra, home], redirect_slashes=False, default=_refuse_unknown)
@@ -60,7 +63,7 @@ def build_app(
 
 def _routes(context: EdgeContext) -> list[Route]:
     generations, tokens, models = Generations(context), Tokens(context), Models(context)
-    health, documents = Health(context), Documents()
+    health, documents, cache = Health(context), Documents(), CacheAdmin(context)
 
     def route(method: str, path: str, handle: Callable[[Exchange], object], **needs: bool) -> Route:
         endpoint = Endpoint(context, path.replace(":path", ""), handle, **needs)
@@ -78,6 +81,8 @@ def _routes(context: EdgeContext) -> list[Route]:
         route("GET", "/health/live", health.live, **public),
         route("GET", "/health/ready", health.ready, **public),
         route("GET", "/metrics", health.metrics, needs_key=not context.settings.is_metrics_open, needs_engine=False),
+        route("GET", "/admin/cache", cache.show, needs_key=not context.settings.is_metrics_open, needs_engine=False),
+        route("POST", "/admin/cache/clear", cache.clear),
         route("GET", "/openapi.json", documents.openapi, **public),
         route("GET", "/docs", documents.page, **public),
         route("GET", "/", documents.home, **public),

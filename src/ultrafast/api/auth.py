@@ -45,6 +45,18 @@ class ApiKeys:
             raise _refuse("The API key is not accepted here.", "invalid_api_key")
         return found
 
+    def tenant(self, authorization: bytes | None) -> str:
+        """Return who shares KV with this caller: a name for the key that says nothing about it; empty when no key is needed."""
+        if self.is_open:
+            return ""
+        _, _, key = (authorization or b"").partition(b" ")
+        return hashlib.sha256(b"tenant " + _digest(key.strip())).hexdigest()[:32]
+
+
+def tenant_of(key: str) -> str:
+    """Return what `ApiKeys.tenant` returns for callers with this key."""
+    return ApiKeys([("", key)]).tenant(b"Bearer " + key.encode())
+
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()

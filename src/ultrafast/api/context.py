@@ -14,7 +14,7 @@ from ultrafast.api.body import read_body
 from ultrafast.api.exchange import SCOPE_KEY, Exchange
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.parse import parse_body
-from ultrafast.api.ports import ServicePort
+from ultrafast.api.ports import CachePort, ServicePort
 from ultrafast.config.settings import ServerSettings
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import UnavailableError
@@ -30,6 +30,7 @@ class EdgeContext:
 
     Attributes:
         engine_health: read by the readiness check; never waits for the engine.
+        cache: the KV cache, for its administration; None = there is nothing to administer.
         clock: the clock of the engine and of serving, so that stamps can be compared.
     """
 
@@ -40,6 +41,7 @@ class EdgeContext:
     keys: ApiKeys = field(default_factory=ApiKeys)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     clock: Clock = time.monotonic
+    cache: CachePort | None = None
 
     async def read(self, exchange: Exchange, kind: type[Body]) -> tuple[Body, dict[str, Any]]:
         """Return the body of a POST, checked and as the client wrote it; see `read_body` and `parse_body` for errors."""
@@ -89,6 +91,7 @@ class Endpoint:
         exchange: Exchange = scope[SCOPE_KEY]
         exchange.route = self._route
         exchange.key_name = self._keys.check(exchange.headers.get(b"authorization"))
+        exchange.tenant = self._keys.tenant(exchange.headers.get(b"authorization"))
         if self._check_engine is not None:
             self._check_engine()
         await self._handle(exchange)

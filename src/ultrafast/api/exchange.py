@@ -79,6 +79,7 @@ class Exchange:
         self.status = 0
         self.error_code: str | None = None
         self.key_name: str | None = None
+        self.tenant = ""
         self.log_values: dict[str, Any] = {}
         self.is_body_complete = False
         self.body_read_s = 0.0

@@ -57,6 +57,7 @@ class Generations:
         options = generation_options(
             request,
             exchange.headers,
+            tenant=exchange.tenant,
             max_num_choices=self._context.settings.max_num_choices,
             max_tokens=_chat_max_tokens(request),
             num_logprobs=_chat_logprobs(request),
@@ -82,6 +83,7 @@ class Generations:
         options = generation_options(
             request,
             exchange.headers,
+            tenant=exchange.tenant,
             max_num_choices=self._context.settings.max_num_choices,
             max_tokens=DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens,
             num_logprobs=request.logprobs,

@@ -10,6 +10,7 @@ import msgspec
 
 from ultrafast import __version__
 from ultrafast.api.answers import ChatCompletion, Completion
+from ultrafast.api.cache import CacheView, ClearAnswer, ClearRequest
 from ultrafast.api.chat_fields import ChatRequest
 from ultrafast.api.completion_fields import CompletionRequest, DetokenizeRequest, TokenizeRequest
 from ultrafast.api.errors import ErrorBody, status_phrase
@@ -43,6 +44,16 @@ OPERATIONS = (
     _Operation("get", "/health/live", "The process runs", "application/json", needs_key=False),
     _Operation("get", "/health/ready", "New requests will be served; else 503 with the reason", Readiness, needs_key=False),
     _Operation("get", "/metrics", "Metrics in Prometheus' text format", "text/plain", errors=(401,)),
+    _Operation("get", "/admin/cache", "KV outside the device, by level", CacheView, errors=(401,)),
+    _Operation(
+        "post",
+        "/admin/cache/clear",
+        "Forget all KV that no running request needs",
+        ClearAnswer,
+        ClearRequest,
+        False,
+        _POST_ERRORS,
+    ),
 )
 
 

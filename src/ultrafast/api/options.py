@@ -24,12 +24,13 @@ def generation_options(
     request: GenerationRequest,
     headers: Mapping[bytes, bytes],
     *,
+    tenant: str = "",
     max_num_choices: int,
     max_tokens: int | None,
     num_logprobs: int | None,
     echo: bool = False,
 ) -> GenerationOptions:
-    """Return the options of a call.
+    """Return the options of a call. `tenant` is who calls, for the isolation of the cache.
 
     Raises:
         ApiError: 400, with the parameter at fault.
@@ -58,10 +59,15 @@ def generation_options(
         num_logprobs=num_logprobs,
         response_format=_response_format(request.response_format),
         requested_tier=requested_tier(request, headers),
-        cache_salt=request.cache_salt or "",
+        cache_salt=namespace(tenant, request.cache_salt or ""),
         is_cached=request.cache != "off",
         echo=echo,
     )
+
+
+def namespace(tenant: str, cache_salt: str) -> str:
+    """Return within what a request shares KV: with equal keys and equal salts only. Neither can imitate the other."""
+    return f"{tenant}\0{cache_salt}" if tenant else cache_salt
 
 
 def requested_tier(request: GenerationRequest, headers: Mapping[bytes, bytes]) -> ServiceTier | None:

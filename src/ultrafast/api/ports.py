@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from ultrafast.core.events import KvLevelsChanged
 from ultrafast.serving.contract import ChatCall, CompletionCall, ServingEvent
 from ultrafast.serving.prompts import Conversation
 from ultrafast.serving.service import ModelInfo
+
+
+class CachePort(Protocol):
+    """What the edge needs of the engine to administer its KV cache."""
+
+    @property
+    def levels(self) -> KvLevelsChanged | None: ...
+    def clear_cache(self, *, with_disk: bool) -> None: ...
 
 
 class ServicePort(Protocol):

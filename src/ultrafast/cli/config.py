@@ -44,4 +44,4 @@ def _as_toml(loaded: LoadedSettings) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else default_text(value).strip("`")
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | tuple) else default_text(value).strip("`")

@@ -47,6 +47,15 @@ class ServerClient:
         with closing(self._connect()) as connection:
             return json.loads(self._send(connection, "GET", path, None).read())
 
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON body of the answer to a POST.
+
+        Raises:
+            ServerError: no answer, or one that is not 200.
+        """
+        with closing(self._connect()) as connection:
+            return json.loads(self._send(connection, "POST", path, body).read())
+
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The JSON values of an event stream, up to `[DONE]`. Leaving the iteration closes the connection.
 

@@ -31,6 +31,7 @@ cli.places = {
     "bench": "ultrafast.cli.bench",
     "gate": "ultrafast.cli.gate",
     "compare": "ultrafast.cli.compare",
+    "cache": "ultrafast.cli.cache",
     "monitoring": "ultrafast.cli.monitoring",
 }
 for _command in (serve, chat, models, config, version):

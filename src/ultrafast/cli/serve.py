@@ -36,6 +36,7 @@ def serve(is_json: bool, **options: Any) -> int:
         settings=settings,
         api_keys=read_api_keys(settings.server.api_key_file, os.environ),
         chat_template=_read_template(settings),
+        pinned_prompts=tuple(_read_prompt(prompt) for prompt in settings.model.pinned_prompts),
         model=resolve_model(settings.model.path_or_name),
     )
     set_up_logging(settings.logging.level, settings.logging.format)
@@ -94,15 +95,20 @@ def ready_line(url: str, model_id: str, facts: EngineFacts, is_json: bool) -> st
 
 
 def _read_template(settings: Settings) -> str | None:
-    if settings.model.chat_template_file is None:
-        return None
-    path = Path(settings.model.chat_template_file).expanduser()
+    file = settings.model.chat_template_file
+    return None if file is None else _read_text(file, "chat template", "model.chat_template_file")
+
+
+def _read_prompt(prompt: str) -> str:
+    return _read_text(prompt[1:], "pinned prompt", "model.pinned_prompts") if prompt.startswith("@") else prompt
+
+
+def _read_text(file: str, what: str, param: str) -> str:
+    path = Path(file).expanduser()
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(
-            f"Cannot read the chat template {path}: {reason}.",
-            param="model.chat_template_file",
-            hint="Check the path and its permissions.",
+            f"Cannot read the {what} {path}: {reason}.", param=param, hint="Check the path and its permissions."
         ) from error

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from ultrafast.config.settings import Settings
 from ultrafast.core.errors import ConfigError
 
-MAX_SEQUENCES = 254
-"""`LLAMA_MAX_SEQ` of libllama b11549 is 256; the engine keeps two for itself."""
+MAX_SEQUENCES = 253
+"""`LLAMA_MAX_SEQ` of libllama b11549 is 256; the engine keeps three for itself."""
 _SMALLEST = {"kv_capacity_tokens": 256, "max_request_tokens": 16, "max_step_tokens": 16}
 _UNQUANTISED = ("f32", "f16", "bf16")
 

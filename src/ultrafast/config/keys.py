@@ -77,6 +77,8 @@ def _type_text(annotation: Any) -> str:
     if get_origin(annotation) in (Union, types.UnionType):
         inner = [arg for arg in get_args(annotation) if arg is not type(None)]
         return " or ".join(_type_text(arg) for arg in inner)
+    if get_origin(annotation) is tuple:
+        return "list of " + _type_text(get_args(annotation)[0]) + "s"
     return {int: "integer", float: "number", str: "text", bool: "true or false"}[annotation]
 
 

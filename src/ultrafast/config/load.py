@@ -71,7 +71,9 @@ def load_settings(environ: Mapping[str, str], config_file: Path | None = None, f
 def read_file_layer(path: Path) -> Layer:
     """The values of a TOML file. Their types are taken literally: `port = "8080"` is an error, not a number."""
     file = read_toml(path)
-    layer = {dotted: Given(value, file.where(dotted)) for dotted, value in file.values.items()}
+    # Lists are tuples here: settings are immutable.
+    values = {dotted: tuple(value) if isinstance(value, list) else value for dotted, value in file.values.items()}
+    layer = {dotted: Given(value, file.where(dotted)) for dotted, value in values.items()}
     _refuse_unknown_keys(layer)
     for dotted, given in layer.items():
         kind: Any = SETTING_KEYS[dotted].field.annotation

@@ -40,6 +40,8 @@ def default_text(value: Any) -> str:
     """A default as TOML would write it."""
     if value is None:
         return "unset"
+    if isinstance(value, tuple):
+        return f"`{list(value)}`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f"`{value}`" if not isinstance(value, str) else f'`"{value}"`'

@@ -70,6 +70,9 @@ class ModelSettings(Section):
         min_length=1,
         description="Name in `/v1/models` and in answers; unset: the model's name, or the file name without ending.",
     )
+    pinned_prompts: tuple[str, ...] = Field(
+        default=(), description="System prompts that are computed at the start and kept; `@FILE` reads one from a file."
+    )
     chat_template_file: str | None = Field(
         default=None, description="Jinja chat template to use instead of the one in the model file."
     )
@@ -117,6 +120,22 @@ class EngineSettings(Section):
     num_gpu_layers: int = Field(default=-1, ge=-1, description="Layers on the GPU; -1: all that fit. Ignored by a CPU build.")
     threadpool_poll: int = Field(default=50, ge=0, le=100, description="How eagerly idle compute threads spin; 0: sleep at once.")
     enable_prefix_cache: bool = Field(default=True, description="Reuse the KV of equal prompt beginnings between requests.")
+    kv_host_bytes: int = Field(
+        default=-1,
+        ge=-1,
+        description="Host memory for KV that has no place on the device; -1: a tenth of the free memory, at most 4 GiB; 0: none.",
+    )
+    kv_disk_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Disk space for KV, which then survives a restart; 0: none. The files say what was in the prompts.",
+    )
+    kv_disk_path: str | None = Field(
+        default=None, min_length=1, description="Folder for it; unset: `kv` in the user's cache folder."
+    )
+    kv_ttl_s: float = Field(
+        default=86_400.0, gt=0, description="KV in host memory or on disk that was not used for so long is dropped."
+    )
     libllama_path: str | None = Field(
         default=None,
         description="Another libllama of the same build; unset: `ULTRAFAST_LIBLLAMA`, if that is set.",

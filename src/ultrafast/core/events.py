@@ -47,6 +47,7 @@ class RequestFinished:
     Attributes:
         error: message when `reason` is ERROR.
         num_cached_tokens: prompt tokens that were truly skipped at the *first* scheduling.
+        num_host_tokens, num_disk_tokens: of the cached tokens, those that came from host memory and from disk.
         num_computed_tokens: tokens that went through a forward pass for this request, recomputation included.
         scheduled_s, first_token_s: None when it never got that far.
     """
@@ -64,6 +65,8 @@ class RequestFinished:
     finished_s: float
     num_preemptions: int = 0
     error: str | None = None
+    num_host_tokens: int = 0
+    num_disk_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +101,29 @@ class StepFinished:
     prefills: tuple[PrefillChunk, ...] = ()
 
 
-Event = RequestScheduled | TokenProduced | RequestPreempted | RequestFinished | StepFinished
+@dataclass(frozen=True, slots=True)
+class KvLevelsChanged:
+    """KV outside the device: how much is where, and how often a run was moved since the engine started.
+
+    Attributes:
+        num_saved, num_loaded: device -> host memory, and back. num_written, num_read: host memory -> disk, and back.
+        num_evicted_host, num_evicted_disk: runs that left a level for want of room.
+        is_disk_on: False when the disk level is off, by configuration or after a failure.
+    """
+
+    host_bytes: int
+    host_capacity_bytes: int
+    num_host_tokens: int
+    disk_bytes: int
+    disk_capacity_bytes: int
+    num_disk_tokens: int
+    is_disk_on: bool
+    num_saved: int
+    num_loaded: int
+    num_written: int
+    num_read: int
+    num_evicted_host: int
+    num_evicted_disk: int
+
+
+Event = RequestScheduled | TokenProduced | RequestPreempted | RequestFinished | StepFinished | KvLevelsChanged

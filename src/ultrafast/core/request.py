@@ -89,6 +89,7 @@ class Request:
         arrival_s: monotonic seconds at which the server accepted the call.
         output_tokens: tokens that were already produced and delivered before this submission (continuation).
         cache_salt: only requests with an equal salt may share cached KV (tenant isolation).
+        is_pinned: its KV is kept for good: never evicted from host memory, and from the device only when nothing else is left.
         use_cache: False = neither read from nor leave anything in the prefix cache.
     """
 
@@ -100,6 +101,7 @@ class Request:
     output_tokens: tuple[int, ...] = field(default=())
     cache_salt: str = ""
     use_cache: bool = True
+    is_pinned: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -36,7 +36,90 @@ class TrimSequence:
     num_tokens: int
 
 
-KvOp = CopyPrefix | TrimSequence
+@dataclass(frozen=True, slots=True)
+class SaveRun:
+    """Copy the KV of tokens [begin, end) of a sequence into host memory, under the name `run_id`."""
+
+    run_id: int
+    seq_id: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRun:
+    """Append tokens [begin, end) from a run in host memory to sequence `seq_id`, which holds exactly `begin` tokens.
+
+    `num_run_tokens` is the length of the whole run. `request_id` owns the sequence; when the load cannot be proven right it is
+    reported like a `CopyPrefix` that failed, and the sequence is empty.
+    """
+
+    request_id: str
+    run_id: int
+    seq_id: int
+    begin: int
+    end: int
+    num_run_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropRun:
+    """Free the host memory of a run."""
+
+    run_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRun:
+    """Write a run from host memory to disk, in the background. The file says what it holds: see `engine.kvstore.run_file`."""
+
+    run_id: int
+    parent: bytes
+    digest: bytes
+    start: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRun:
+    """Read a run from disk into host memory, in the background."""
+
+    run_id: int
+    parent: bytes
+    digest: bytes
+    start: int
+    tokens: tuple[int, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRun:
+    """Delete a run's file, in the background."""
+
+    run_id: int
+    digest: bytes
+
+
+SequenceOp = CopyPrefix | TrimSequence
+KvOp = SequenceOp | SaveRun | LoadRun | DropRun | WriteRun | ReadRun | DeleteRun
+
+
+@dataclass(frozen=True, slots=True)
+class KvMoved:
+    """What came of a transfer: of `SaveRun` and `LoadRun` at once, of `WriteRun` and `ReadRun` later.
+
+    Attributes:
+        way: "save", "load", "write" or "read".
+        num_bytes: that were moved; 0 when it failed.
+        is_broken: the level itself cannot be used any more (a full or vanished disk), not only this run.
+    """
+
+    run_id: int
+    way: str
+    is_ok: bool
+    num_bytes: int = 0
+    duration_s: float = 0.0
+    is_broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+
+from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.host import Parts, Progress
+from ultrafast.engine.kvstore.model_key import model_key
+from ultrafast.engine.kvstore.setup import open_levels
 from ultrafast.engine.llama.executor import LlamaExecutor
+from ultrafast.engine.llama.machine import available_memory_bytes
+from ultrafast.engine.llama.warmup import StepSample
 from ultrafast.engine.messages import Configure
 from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.kv.digest import next_digest
+from ultrafast.kv.levels import LevelLimits
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
 
@@ -19,10 +29,8 @@ def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     executor = LlamaExecutor.load(configure.options, on_progress)
     # A replacement's weights are in the page cache, and clients wait: it starts cold and learns on the way.
     samples = [] if configure.is_replacement else executor.warm_up(on_progress)
-    scheduler = make_scheduler(executor.facts, configure.options)
-    for sample in samples:
-        scheduler.cost.observe(sample.num_outputs, sample.num_prefill_tokens, sample.duration_s)
-    return Parts(executor, scheduler, executor.facts)
+    key = model_key(configure.options, executor.facts)
+    return _put_together(executor, executor.facts, configure.options, key, samples)
 
 
 def assemble_fake(configure: Configure, _: Progress) -> Parts:
@@ -31,10 +39,24 @@ def assemble_fake(configure: Configure, _: Progress) -> Parts:
     executor = FakeExecutor(
         capacity_tokens=facts.kv_capacity_tokens, max_step_tokens=facts.max_step_tokens, vocab_size=facts.vocab_size
     )
-    return Parts(executor, make_scheduler(facts, configure.options), facts)
+    key = next_digest(b"no model", [facts.vocab_size])
+    return _put_together(executor, facts, configure.options, key)
 
 
-def make_scheduler(facts: EngineFacts, options: EngineOptions) -> Scheduler:
+def _put_together(
+    executor: Executor, facts: EngineFacts, options: EngineOptions, key: bytes, samples: Iterable[StepSample] = ()
+) -> Parts:
+    """Add the levels of KV and the scheduler."""
+    levels = open_levels(options, facts, key, available_memory_bytes())
+    scheduler = make_scheduler(facts, options, levels.limits)
+    for sample in samples:
+        scheduler.cost.observe(sample.num_outputs, sample.num_prefill_tokens, sample.duration_s)
+    if levels.disk is not None:
+        scheduler.adopt(levels.disk.scan(), time.monotonic())
+    return Parts(executor, scheduler, facts, levels.disk)
+
+
+def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimits | None = None) -> Scheduler:
     """Limits are what the engine really got, never what was asked for."""
     limits = SchedulerLimits(
         kv_capacity_tokens=facts.kv_capacity_tokens,
@@ -46,6 +68,7 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions) -> Scheduler:
         max_cached_tokens=facts.max_cached_tokens,
         can_trim=facts.can_trim,
         enable_prefix_cache=options.enable_prefix_cache,
+        levels=levels,
     )
     return Scheduler(limits)
 
@@ -72,7 +95,8 @@ def _fake_facts(options: EngineOptions) -> EngineFacts:
         can_trim=True,
         is_recurrent=False,
         sliding_window=0,
-        state_bytes_per_token=0,
+        state_bytes_per_token=12,
+        state_bytes_fixed=0,
         load_s=0.0,
         warmup_s=0.0,
     )

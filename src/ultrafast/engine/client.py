@@ -13,11 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import OverloadedError, UltrafastError, UnavailableError
+from ultrafast.core.events import KvLevelsChanged
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.engine.health import EngineHealth, EngineRestarted, EngineState, RecoveryPolicy
 from ultrafast.engine.ledger import Ledger
 from ultrafast.engine.live import LiveRequest
-from ultrafast.engine.messages import Abort, Loading, StepReport, Submit
+from ultrafast.engine.messages import Abort, ClearCache, Loading, StepReport, Submit
 from ultrafast.engine.options import EngineFacts, EngineOptions
 from ultrafast.engine.stream import EngineStream
 from ultrafast.engine.supervisor import Supervisor
@@ -58,6 +59,7 @@ class EngineClient:
         self._task: asyncio.Task[None] | None = None
         self._facts: EngineFacts | None = None
         self._failure: UltrafastError | None = None
+        self._levels: KvLevelsChanged | None = None
         self._settled = asyncio.Event()  # first ready, or failed
         self._drained = asyncio.Event()
         self._is_closing = False
@@ -173,6 +175,16 @@ class EngineClient:
             raise UnavailableError("the model is still loading", code="model_loading", hint="wait for /health/ready")
         return self._facts
 
+    @property
+    def levels(self) -> KvLevelsChanged | None:
+        """KV outside the device, as the child last said; None while there is none."""
+        return self._levels
+
+    def clear_cache(self, *, with_disk: bool) -> None:
+        """Have all KV forgotten that no running request needs. Does nothing while there is no child."""
+        if self._supervisor.state is EngineState.READY:
+            self._supervisor.send(ClearCache(with_disk))
+
     def health(self) -> EngineHealth:
         """Answered from here: a busy or dead child cannot delay it."""
         num_sent = self._ledger.num_sent
@@ -215,11 +227,13 @@ class EngineClient:
         self._send_unsent()
 
     def on_report(self, report: StepReport) -> None:
+        self._levels = report.levels or self._levels
         self._observe(self._ledger.apply(report))
         if report.finished or self._ledger.is_holding_back:
             self._send_unsent()
 
     def on_lost(self, reason: str) -> None:
+        self._levels = None
         ended = self._ledger.child_lost()
         restarted = EngineRestarted(self._clock(), reason, len(self._ledger))
         for listener in self._restart_listeners:
@@ -233,7 +247,11 @@ class EngineClient:
     def _observe(self, report: StepReport) -> None:
         if report.finished and not self._ledger:
             self._drained.set()
-        if report.stats is None and not (report.finished or report.tokens or report.scheduled or report.preempted):
+        if (
+            report.stats is None
+            and report.levels is None
+            and not (report.finished or report.tokens or report.scheduled or report.preempted)
+        ):
             return
         for listener in self._listeners:
             listener(report)

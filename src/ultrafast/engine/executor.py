@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ultrafast.core.request import Request
-from ultrafast.core.step import KvOp, StepPlan, StepResult
+from ultrafast.core.step import SequenceOp, StepPlan, StepResult
 
 
 class Executor(Protocol):
@@ -38,12 +38,30 @@ class Executor(Protocol):
         """Free sampling state, if there is any. Called when the request has finished; a plan trims its sequence."""
         ...
 
-    def apply_kv(self, ops: Sequence[KvOp]) -> tuple[str, ...]:
+    def apply_kv(self, ops: Sequence[SequenceOp]) -> tuple[str, ...]:
         """Apply KV operations in order.
 
         Returns:
             ids of requests whose `CopyPrefix` could not be proven right (sliding window, recurrent state). Their destination
             sequence is empty again, and the caller must plan without that reuse: never wrong text.
+        """
+        ...
+
+    def save_kv(self, seq_id: int, begin: int, end: int) -> memoryview | None:
+        """Copy the KV of tokens [begin, end) of a sequence out of the engine. None: it cannot be.
+
+        The bytes mean something to an engine with the same model, build and KV settings only. Where sequences cannot be cut,
+        [begin, end) is the whole sequence.
+        """
+        ...
+
+    def load_kv(self, seq_id: int, begin: int, end: int, data: memoryview) -> bool:
+        """Append tokens [begin, end) to a sequence that holds exactly `begin` tokens, from bytes of `save_kv`.
+
+        The bytes may hold more tokens on both sides; all of them need room in the pool for a moment.
+
+        Returns:
+            False when it cannot be proven that the sequence now holds [0, end); it is empty then.
         """
         ...
 

@@ -12,6 +12,7 @@ Runs on the caller's thread. Deterministic: tokens depend on (all tokens before,
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import (
     CopyPrefix,
-    KvOp,
     SampledToken,
+    SequenceOp,
     SequenceWork,
     StepPlan,
     StepResult,
@@ -35,6 +36,7 @@ END_TOKEN = 0
 """The fake vocabulary's end of generation."""
 
 _MASK = (1 << 64) - 1
+_CELL = struct.Struct("<IQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class FakeExecutor:
     def end_request(self, request_id: str) -> None:
         self._begun.pop(request_id, None)  # a refused request ends without having begun
 
-    def apply_kv(self, ops: Sequence[KvOp]) -> tuple[str, ...]:
+    def apply_kv(self, ops: Sequence[SequenceOp]) -> tuple[str, ...]:
         failed = []
         for op in ops:
             if isinstance(op, TrimSequence):
@@ -148,6 +150,25 @@ class FakeExecutor:
             elif not self._copy(op):
                 failed.append(op.request_id)
         return tuple(failed)
+
+    def save_kv(self, seq_id: int, begin: int, end: int) -> memoryview | None:
+        cells = self._sequences[seq_id]
+        assert 0 <= begin < end <= len(cells), f"sequence {seq_id} has {len(cells)} cells, cannot save [{begin}, {end})"
+        assert self._can_trim or (begin, end) == (0, len(cells)), "this model's sequences are saved as a whole"
+        return memoryview(b"".join(_CELL.pack(cell.position, cell.digest) for cell in cells[begin:end]))
+
+    def load_kv(self, seq_id: int, begin: int, end: int, data: memoryview) -> bool:
+        cells = self._sequences[seq_id]
+        assert len(cells) == begin, f"sequence {seq_id} has {len(cells)} cells; the load starts at {begin}"
+        loaded = [_Cell(*fields) for fields in _CELL.iter_unpack(data)]
+        assert len(loaded) <= self.num_free, "no room for the whole run while it is loaded"
+        wanted = [cell for cell in loaded if begin <= cell.position < end]
+        if [cell.position for cell in wanted] != list(range(begin, end)):
+            self._trim(TrimSequence(seq_id, 0))
+            return False
+        cells += wanted
+        self._num_used += len(wanted)
+        return True
 
     def run(self, plan: StepPlan) -> StepResult:
         assert not self._is_closed, "run after close"

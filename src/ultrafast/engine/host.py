@@ -24,6 +24,7 @@ from typing import NoReturn
 from ultrafast.core.errors import UltrafastError
 from ultrafast.engine.codec import FrameError, engine_side_reader
 from ultrafast.engine.executor import Executor
+from ultrafast.engine.kvstore.disk import DiskStore
 from ultrafast.engine.loop import EngineLoop, StepScheduler
 from ultrafast.engine.messages import (
     HEARTBEAT_INTERVAL_S,
@@ -55,6 +56,7 @@ class Parts:
     executor: Executor
     scheduler: StepScheduler
     facts: EngineFacts
+    disk: DiskStore | None = None
 
 
 Assemble = Callable[[Configure, Progress], Parts]
@@ -93,11 +95,13 @@ def serve(sock: socket.socket, assemble: Assemble) -> int:
         return EXIT_LOAD_FAILED
     gc.collect()
     gc.freeze()  # the model's tables live as long as the process: no later collection has to walk them
-    loop = EngineLoop(parts.scheduler, parts.executor, time.monotonic, outbox.send_report)
+    loop = EngineLoop(parts.scheduler, parts.executor, time.monotonic, outbox.send_report, parts.disk)
     commands.deliver_to(loop.post)
     heart.watch(loop)
     outbox.send_last_words(Ready(parts.facts), _LAST_WORDS_TIMEOUT_S)
     loop.run()
+    if parts.disk is not None:
+        parts.disk.close()
     parts.executor.close()
     return EXIT_OK
 

@@ -20,11 +20,24 @@ from typing import NamedTuple, Protocol
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import InvalidRequestError
-from ultrafast.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, StepFinished, TokenProduced
+from ultrafast.core.events import (
+    Event,
+    KvLevelsChanged,
+    RequestFinished,
+    RequestPreempted,
+    RequestScheduled,
+    StepFinished,
+    TokenProduced,
+)
 from ultrafast.core.request import FinishReason, Request
-from ultrafast.core.step import StepPlan, StepResult, StepStatus
+from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus
 from ultrafast.engine.executor import Executor
-from ultrafast.engine.messages import Abort, Shutdown, StepReport, Submit, ToEngine
+from ultrafast.engine.kvstore.carrier import KvCarrier
+from ultrafast.engine.kvstore.store import RunStore
+from ultrafast.engine.messages import Abort, ClearCache, Shutdown, StepReport, Submit, ToEngine
+
+MAX_KV_WAIT_S = 0.05
+"""A request that waits for the disk is looked at again after so long, even if nothing came."""
 
 
 class FatalStepError(RuntimeError):
@@ -36,11 +49,19 @@ class StepScheduler(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+    @property
+    def is_waiting_for_kv(self) -> bool: ...
+    def kv_moved(self, results: Sequence[KvMoved], now: float) -> list[Event]: ...
+    def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]: ...
     def add(self, request: Request, now: float) -> list[Event]: ...
     def abort(self, request_id: str, now: float) -> list[Event]: ...
     def plan(self, now: float) -> StepPlan: ...
     def copies_failed(self, request_ids: Sequence[str], now: float) -> None: ...
     def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]: ...
+
+
+class _KvDone(NamedTuple):
+    """Something came from the disk."""
 
 
 class _Compiled(NamedTuple):
@@ -57,15 +78,24 @@ class EngineLoop:
         step: number of finished steps. last_step_s: when the last one ended. has_work: whether more steps should follow.
     """
 
-    def __init__(self, scheduler: StepScheduler, executor: Executor, clock: Clock, send: Callable[[StepReport], None]) -> None:
+    def __init__(
+        self,
+        scheduler: StepScheduler,
+        executor: Executor,
+        clock: Clock,
+        send: Callable[[StepReport], None],
+        disk: RunStore | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._executor = executor
+        self._kv = KvCarrier(executor, clock, disk)
         self._clock = clock
         self._send = send
         # Never blocks its writers. Its length is bounded by the requests that the API process admits.
-        self._inbox: queue.SimpleQueue[ToEngine | _Compiled] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ToEngine | _Compiled | _KvDone] = queue.SimpleQueue()
         self._compiling: dict[str, Request] = {}  # requests whose grammar is being compiled; the engine thread's
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._kv.on_done(lambda: self._inbox.put(_KvDone()))
         self._is_running = True
         self.step = 0
         self.last_step_s = clock()
@@ -86,6 +116,7 @@ class EngineLoop:
     def _turn(self) -> None:
         events = self._drain()
         plan = self._plan()
+        events += self._scheduler.kv_moved(self._kv.poll(), self._clock())
         if plan.work:
             result = self._executor.run(plan)
             if result.status is StepStatus.FATAL:
@@ -103,7 +134,7 @@ class EngineLoop:
         """Plan until every shared prefix in the plan is proven; each further round has at least one such prefix less."""
         while True:
             plan = self._scheduler.plan(self._clock())
-            unproven = self._executor.apply_kv(plan.kv_ops)
+            unproven = self._kv.apply(plan.kv_ops)
             if not unproven:
                 return plan
             self._scheduler.copies_failed(unproven, self._clock())
@@ -113,19 +144,21 @@ class EngineLoop:
         events: list[Event] = []
         self.has_work = self._scheduler.has_work
         block = not self.has_work
+        timeout_s = MAX_KV_WAIT_S if self._scheduler.is_waiting_for_kv else None
         while self._is_running:
             try:
-                command = self._inbox.get(block=block)
+                command = self._inbox.get(block=block, timeout=timeout_s if block else None)
             except queue.Empty:
                 break
             if block:
                 self.last_step_s = self._clock()  # idle until now: not a stall
             block = False
             events += self._obey(command)
+        events += self._scheduler.kv_moved(self._kv.poll(), self._clock())
         self.has_work = self._scheduler.has_work
         return events
 
-    def _obey(self, command: ToEngine | _Compiled) -> list[Event]:
+    def _obey(self, command: ToEngine | _Compiled | _KvDone) -> list[Event]:
         match command:
             case Submit(request):
                 return self._submit(request)
@@ -133,6 +166,8 @@ class EngineLoop:
                 return self._start_compiled(request, error)
             case Abort(request_ids):
                 return [event for request_id in request_ids for event in self._abort(request_id)]
+            case ClearCache(with_disk):
+                return self._scheduler.clear_cache(self._clock(), with_disk=with_disk)
             case Shutdown():
                 self._is_running = False
         return []
@@ -195,7 +230,7 @@ class EngineLoop:
         scheduled: list[RequestScheduled] = []
         preempted: list[RequestPreempted] = []
         finished: list[RequestFinished] = []
-        stats = None
+        stats, levels = None, None
         for event in events:
             match event:
                 case TokenProduced():
@@ -209,4 +244,6 @@ class EngineLoop:
                 case RequestFinished():
                     finished.append(event)
                     self._executor.end_request(event.request_id)
-        self._send(StepReport(tokens, scheduled, preempted, finished, stats))
+                case KvLevelsChanged():
+                    levels = event
+        self._send(StepReport(tokens, scheduled, preempted, finished, stats, levels))

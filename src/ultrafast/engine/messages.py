@@ -16,7 +16,14 @@ from __future__ import annotations
 
 import msgspec
 
-from ultrafast.core.events import RequestFinished, RequestPreempted, RequestScheduled, StepFinished, TokenProduced
+from ultrafast.core.events import (
+    KvLevelsChanged,
+    RequestFinished,
+    RequestPreempted,
+    RequestScheduled,
+    StepFinished,
+    TokenProduced,
+)
 from ultrafast.core.request import Request
 from ultrafast.engine.options import EngineFacts, EngineOptions
 
@@ -41,6 +48,12 @@ class Abort(msgspec.Struct, tag="abort", frozen=True):
     """End requests whose client went away; unknown ids are ignored (they may just have finished)."""
 
     request_ids: list[str]
+
+
+class ClearCache(msgspec.Struct, tag="clear_cache", frozen=True):
+    """Forget all KV that no running request needs, on the device, in host memory and, `with_disk`, on disk."""
+
+    with_disk: bool
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
@@ -75,6 +88,7 @@ class StepReport(msgspec.Struct, tag="step", frozen=True, omit_defaults=True):
     preempted: list[RequestPreempted] = []
     finished: list[RequestFinished] = []
     stats: StepFinished | None = None
+    levels: KvLevelsChanged | None = None
 
 
 class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
@@ -85,5 +99,5 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     has_work: bool
 
 
-ToEngine = Configure | Submit | Abort | Shutdown
+ToEngine = Configure | Submit | Abort | ClearCache | Shutdown
 FromEngine = Loading | Ready | LoadFailed | StepReport | Heartbeat

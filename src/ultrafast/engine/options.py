@@ -26,6 +26,10 @@ class EngineOptions:
         num_gpu_layers: layers on the GPU; -1 = all that fit; ignored by a CPU build.
         threadpool_poll: 0-100, how eagerly idle compute threads spin (0 = sleep at once).
         enable_prefix_cache: reuse KV between requests.
+        kv_host_bytes: host memory for KV that has no place on the device; -1 = by the free memory, 0 = none.
+        kv_disk_bytes: disk space for KV; 0 = none. Needs host memory.
+        kv_disk_path: folder for it; None = `kv` in the user's cache folder, which whoever makes the options fills in.
+        kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -45,6 +49,10 @@ class EngineOptions:
     num_gpu_layers: int = -1
     threadpool_poll: int = 50
     enable_prefix_cache: bool = True
+    kv_host_bytes: int = 0
+    kv_disk_bytes: int = 0
+    kv_disk_path: str | None = None
+    kv_ttl_s: float = 86_400.0
     libllama_path: str | None = None
 
 
@@ -58,6 +66,7 @@ class EngineFacts:
         can_trim: a sequence can be cut at any position (False for recurrent and hybrid models): decides how KV is reused.
         sliding_window: 0 when the model has none.
         state_bytes_per_token: KV bytes that one token costs.
+        state_bytes_fixed: bytes of a sequence's state beside those (recurrent state).
     """
 
     build: str
@@ -80,5 +89,6 @@ class EngineFacts:
     is_recurrent: bool
     sliding_window: int
     state_bytes_per_token: int
+    state_bytes_fixed: int
     load_s: float
     warmup_s: float

@@ -2,7 +2,7 @@
 
 Value = P(reuse) * seconds saved / cells held. Seconds saved and cells held both grow with the length, so what remains is
 P(reuse), for which recency is the standing estimate: least recently used goes first. Among equals the shorter one goes, which
-saves less of the fixed cost of a prefill.
+saves less of the fixed cost of a prefill. Pinned prompts go last.
 """
 
 from __future__ import annotations
@@ -14,4 +14,4 @@ from ultrafast.kv.segment import SequenceKv
 
 def choose_leaf(leaves: Iterable[SequenceKv]) -> SequenceKv | None:
     """Return the leaf to evict first, or None when there is none. O(leaves); deterministic."""
-    return min(leaves, key=lambda leaf: (leaf.last_used_s, leaf.length, leaf.order), default=None)
+    return min(leaves, key=lambda leaf: (leaf.is_kept, leaf.last_used_s, leaf.length, leaf.order), default=None)

@@ -12,12 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ultrafast.core.step import CopyPrefix, KvOp, TrimSequence
+from ultrafast.kv.demotion import MAX_PAUSE_S, Demotion
 from ultrafast.kv.eviction import choose_leaf
+from ultrafast.kv.levels import KvLevels, LevelLimits
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.kv.tree import Match, PrefixTree
 
 NUM_SPARE_SEQUENCES = 2
 """Sequence ids beyond running + cached: one is briefly both (a leaf arrives before another is evicted)."""
+
+OVERFLOW_SHARE = 2
+"""While they are being copied to host memory, the cached leaves may exceed `max_cached_tokens`, up to 1/2 of the pool."""
 
 
 def num_sequences(max_num_running: int, max_num_cached: int) -> int:
@@ -53,8 +58,11 @@ class KvLedger:
             not at all.
         has_cache: False = nothing is ever matched or kept.
         max_cached_tokens: evictable cells to keep at most when a request finishes, its own aside; None = no limit.
+        level_limits: host memory and disk below the pool; None = what leaves the pool is lost.
 
     Attributes:
+        levels: the accounts of host memory and disk, or None.
+        now: time of the current plan, set by its maker (for the ages of what is evicted meanwhile).
         version: changes whenever cells may have become available or a new prefix was kept.
     """
 
@@ -68,6 +76,7 @@ class KvLedger:
         has_cache: bool,
         block_size: int,
         max_cached_tokens: int | None = None,
+        level_limits: LevelLimits | None = None,
     ) -> None:
         self.capacity_tokens = capacity_tokens
         self.can_trim = can_trim
@@ -80,6 +89,10 @@ class KvLedger:
         self._leaves: dict[int, SequenceKv] = {}
         self._num_opened = 0
         self._ops: list[KvOp] = []
+        has_levels = has_cache and level_limits is not None and level_limits.host_bytes > 0
+        self.levels = KvLevels(level_limits, self.note) if has_levels and level_limits else None
+        self.demotion = Demotion(self.levels) if self.levels else None
+        self.now = 0.0
         self.version = 0
 
     @property
@@ -93,7 +106,14 @@ class KvLedger:
 
     @property
     def has_ops(self) -> bool:
-        return bool(self._ops)
+        """Operations are waiting to be taken, or there is something to do in advance."""
+        return bool(self._ops) or self.has_background
+
+    @property
+    def has_background(self) -> bool:
+        return self.demotion is not None and (
+            self.demotion.has_work or (self.levels is not None and self.levels.has_writes_to_order)
+        )
 
     @property
     def num_leaves(self) -> int:
@@ -103,6 +123,10 @@ class KvLedger:
     def usage(self) -> KvUsage:
         cached = self._tree.num_evictable
         return KvUsage(self._tree.num_used - cached, cached, self.num_free, self._block_size)
+
+    def note(self, op: KvOp) -> None:
+        """Add an operation for the engine, after those that are there."""
+        self._ops.append(op)
 
     def take_ops(self) -> tuple[KvOp, ...]:
         """Hand out the operations since the last call, in order. The caller must see that the engine applies them."""
@@ -139,7 +163,7 @@ class KvLedger:
         self._tree.extend(sequence, tokens)
         assert self._tree.num_used <= self.capacity_tokens, "more cells in use than the pool has"
 
-    def finish(self, sequence: SequenceKv, now: float) -> None:
+    def finish(self, sequence: SequenceKv, now: float, *, is_kept: bool = False) -> None:
         """Keep a finished request's sequence as a cached leaf (no copy), unless that would add nothing.
 
         It adds nothing when another sequence already starts with the same tokens. Leaves that are a prefix of the new one add
@@ -149,21 +173,27 @@ class KvLedger:
             self.free(sequence)
             return
         tokens = sequence.tokens()
+        sequence.is_kept = is_kept
         if self._tree.has_cover(sequence, tokens, is_whole=not self.can_trim):
             self.free(sequence)
             return
         if self.can_trim:
             for leaf in sorted(self._tree.prefix_leaves(sequence, tokens), key=lambda leaf: leaf.order):
-                self.free(leaf)
+                if not leaf.is_kept:
+                    self.free(leaf)
         self._tree.deactivate(sequence)
         self.version += 1
         sequence.last_used_s = now
         self._leaves[sequence.seq_id] = sequence
+        if self.demotion is not None:
+            self.demotion.want(sequence)
         while len(self._leaves) > self._max_num_cached:
             self.evict_one()
         # The newest leaf stays however long it is: one long conversation at a time is the commonest use of all.
-        while self.num_evictable > self._max_cached_tokens and len(self._leaves) > 1 and self.evict_one(must_free=True):
-            pass
+        # With levels below, `tick` does it, after copying.
+        while self.demotion is None and self.num_evictable > self._max_cached_tokens and len(self._leaves) > 1:
+            if not self.evict_one(must_free=True):
+                break
 
     def free(self, sequence: SequenceKv) -> None:
         """Forget a sequence, running or cached; its id and the cells that only it held are free."""
@@ -173,6 +203,8 @@ class KvLedger:
     def forget(self, sequence: SequenceKv) -> None:
         """Like `free`, for a sequence that the engine has already emptied (a copy that failed)."""
         self._leaves.pop(sequence.seq_id, None)
+        if self.demotion is not None:
+            self.demotion.forget(sequence)
         self._tree.close(sequence)
         self.version += 1
         self._free_ids.append(sequence.seq_id)
@@ -189,8 +221,49 @@ class KvLedger:
         leaf = choose_leaf(leaf for leaf in self._leaves.values() if not must_free or self._tree.num_reclaimable(leaf) > 0)
         if leaf is None:
             return False
+        if self.demotion is not None and leaf.namespace is not None:
+            self.demotion.save_rest(leaf, leaf.namespace, self.now, max_pause_s=MAX_PAUSE_S, is_private=False)
         self.free(leaf)
         return True
+
+    def clear(self, now: float, *, with_disk: bool) -> None:
+        """Forget all leaves and all that is outside the device, but for what running requests need."""
+        self.now = now
+        for leaf in list(self._leaves.values()):
+            self.free(leaf)
+        if self.levels is not None:
+            self.levels.clear(with_disk=with_disk)
+
+    def swap_out(self, sequence: SequenceKv, namespace: str) -> None:
+        """Free a running sequence; where there is host memory, its KV is there before it is gone from the device.
+
+        `namespace` is where it will be looked up; a private sequence brings one that nobody else has.
+        """
+        if self.demotion is not None:
+            is_private = sequence.namespace is None
+            self.demotion.save_rest(sequence, namespace, self.now, max_pause_s=None, is_private=is_private)
+        self.free(sequence)
+
+    def tick(self, now: float, *, is_busy: bool) -> None:
+        """Do some of what can be done in advance: copies to host memory and disk, and the end of what is too old."""
+        self.now = now
+        if self.demotion is not None and self.levels is not None:
+            self._shrink_cache(self.demotion)
+            self.demotion.step(now, is_busy=is_busy)
+            self.levels.order_writes(now)
+            self.levels.expire(now)
+
+    def _shrink_cache(self, demotion: Demotion) -> None:
+        """Bring the cached leaves down to what they may hold: those copied already at once, others when they are copied."""
+        while self.num_evictable > self._max_cached_tokens and len(self._leaves) > 1:
+            leaf = choose_leaf(leaf for leaf in self._leaves.values() if self._tree.num_reclaimable(leaf) > 0)
+            assert leaf is not None, "evictable cells without a leaf that holds them"
+            if leaf.is_kept:
+                return
+            if demotion.is_wanted(leaf) and self.num_evictable < self.capacity_tokens // OVERFLOW_SHARE:
+                demotion.hurry(leaf)
+                return
+            self.evict_one(must_free=True)
 
     def make_room(self, num_tokens: int) -> bool:
         """Evict cached leaves until `num_tokens` cells are free. False, with nothing evicted, when that cannot suffice."""

@@ -45,10 +45,11 @@ class SequenceKv:
         order: grows with every sequence that is started; older ones are preferred as the source of a copy.
         length: tokens whose KV exists (cells that were written).
         is_active: True while a request runs on it, False for a cached leaf.
+        is_kept: a pinned prompt: the last to be evicted.
         last_used_s: when it last served; meaningful for leaves.
     """
 
-    __slots__ = ("is_active", "last_used_s", "length", "namespace", "order", "root", "seq_id", "tail")
+    __slots__ = ("is_active", "is_kept", "last_used_s", "length", "namespace", "order", "root", "seq_id", "tail")
 
     def __init__(self, seq_id: int, order: int, namespace: str | None, root: Segment) -> None:
         self.seq_id = seq_id
@@ -58,6 +59,7 @@ class SequenceKv:
         self.tail = root
         self.length = 0
         self.is_active = True
+        self.is_kept = False
         self.last_used_s = 0.0
 
     def path(self) -> list[Segment]:

@@ -127,8 +127,12 @@ class Metrics:
             "prefix_cache_queried_tokens", "Prompt tokens that were looked up in the prefix cache.", []
         )
         self.prefix_hits = self._counter(
-            "prefix_cache_hit_tokens", "Prompt tokens that were found there and not computed again.", []
+            "prefix_cache_hit_tokens", "Prompt tokens that were found there and not computed again, by level.", ["level"]
         )
+        self.kv_bytes = self._gauge("kv_bytes", "Bytes of KV outside the device, by level.", ["level"])
+        self.kv_capacity_bytes = self._gauge("kv_capacity_bytes", "What a level may hold; 0: it is off.", ["level"])
+        self.kv_moved_runs = self._counter("kv_moved_runs", "Pieces of KV that were moved between levels.", ["way"])
+        self.kv_evicted_runs = self._counter("kv_evicted_runs", "Pieces of KV that left a level for want of room.", ["level"])
         self.restarts = self._counter("engine_restarts", "How often the engine process was replaced after a crash.", [])
         self.last_step_age = self._gauge("last_step_age_seconds", "Time since the last finished step; 0 before the first.")
         self.build = Info("ultrafast_build", "Versions and model of this server.", registry=self.registry)

@@ -13,10 +13,11 @@ import threading
 from collections.abc import Iterable
 from typing import Protocol
 
-from ultrafast.core.events import RequestFinished, RequestPreempted, StepFinished
+from ultrafast.core.events import KvLevelsChanged, RequestFinished, RequestPreempted, StepFinished
 from ultrafast.core.request import FinishReason
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import CallListener, CallRecorder, CallSeries
+from ultrafast.observe.kv_levels import LevelSeries
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
 
 FOLD_STEPS = 512
@@ -32,6 +33,8 @@ class StepEvents(Protocol):
     def finished(self) -> Iterable[RequestFinished]: ...
     @property
     def stats(self) -> StepFinished | None: ...
+    @property
+    def levels(self) -> KvLevelsChanged | None: ...
 
 
 class Recorder:
@@ -59,6 +62,7 @@ class Recorder:
         self._live_calls: set[CallRecorder] = set()
         self._fold_lock = threading.Lock()
         metrics.before_read(self._fold)
+        self._levels = LevelSeries(metrics)
 
     def begin_call(self, arrival_s: float, tier: ServiceTier) -> CallRecorder:
         """Count a call in; whoever gets the recorder must call `finish` on it exactly once."""
@@ -84,9 +88,12 @@ class Recorder:
             steps.append(report.stats)
             if len(steps) >= FOLD_STEPS:
                 self._fold_steps()
+        if report.levels is not None:
+            self._levels.on_change(report.levels)
 
     def on_restart(self) -> None:
         """Count a replacement of the engine process."""
+        self._levels.on_restart()
         self.metrics.restarts.inc()
 
     def describe_build(self, version: str, engine: str, model: str) -> None:
@@ -121,7 +128,7 @@ class Recorder:
             return
         self._queue[event.tier].observe(max(0.0, event.scheduled_s - event.arrival_s))
         self.metrics.prefix_queries.inc(event.num_prompt_tokens)
-        self.metrics.prefix_hits.inc(event.num_cached_tokens)
+        self._levels.on_hits(event)
         if event.first_token_s is not None:
             self._prefill[event.tier].observe(max(0.0, event.first_token_s - event.scheduled_s))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ultrafast.core.errors import ConfigError
+from ultrafast.kv.levels import LevelLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class SchedulerLimits:
         block_size: tokens per block, a unit of reporting.
         reserve_tokens: output tokens for which a request must find room before it starts; a smaller promise admits more
             requests and preempts more of them.
+        levels: host memory and disk for KV; None = there is only the pool.
     """
 
     kv_capacity_tokens: int
@@ -38,6 +40,7 @@ class SchedulerLimits:
     enable_prefix_cache: bool = True
     block_size: int = 32
     reserve_tokens: int = 64
+    levels: LevelLimits | None = None
 
     def __post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "max_request_tokens", "max_step_tokens", "max_num_running", "block_size"):

@@ -27,6 +27,7 @@ class LiveRequest:
         blocked_version: the ledger's version at which it was refused a start: while that stands, nothing has been freed and
             asking again (which costs a match of the whole prompt) is in vain. -1 = ask.
         num_cached_first: prompt tokens skipped at its first scheduling; None before.
+        num_host_tokens, num_disk_tokens: of `num_cached_first`, those that came from there.
         total_computed: tokens of all its forward passes, recomputation included.
     """
 
@@ -37,6 +38,8 @@ class LiveRequest:
         "followers_rank",
         "num_cached_first",
         "num_computed",
+        "num_disk_tokens",
+        "num_host_tokens",
         "num_preemptions",
         "order",
         "request",
@@ -61,6 +64,8 @@ class LiveRequest:
         self.first_token_s: float | None = None
         self.num_cached_first: int | None = None
         self.total_computed = 0
+        self.num_host_tokens = 0
+        self.num_disk_tokens = 0
         self.num_preemptions = 0
 
     @property
@@ -90,6 +95,11 @@ class LiveRequest:
         """Whose KV it may share; None = nobody's."""
         return self.request.cache_salt if self.request.use_cache else None
 
+    @property
+    def level_namespace(self) -> str:
+        """Where its KV is kept outside the device; nobody else looks where a private request's is."""
+        return self.request.cache_salt if self.request.use_cache else f"\0{self.request_id}"
+
     def finished_event(self, reason: FinishReason, now: float, error: str | None) -> RequestFinished:
         """Make the terminal event."""
         return RequestFinished(
@@ -106,4 +116,6 @@ class LiveRequest:
             finished_s=now,
             num_preemptions=self.num_preemptions,
             error=error,
+            num_host_tokens=self.num_host_tokens,
+            num_disk_tokens=self.num_disk_tokens,
         )

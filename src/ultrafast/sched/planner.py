@@ -29,8 +29,11 @@ class Planner:
     def build(self, now: float) -> tuple[SequenceWork, ...]:
         """Decide the work of the next step. Calling it again without a `complete` in between plans afresh."""
         state = self._state
+        self._ledger.tick(now, is_busy=bool(state.running))
+        state.take_back(now)
         self._admit(now)
-        eligible = state.faults.suspects(state.running) or state.running
+        state.restorer.step(state.running, now)
+        eligible = [live for live in state.faults.suspects(state.running) or state.running if not state.restorer.is_loading(live)]
         work = self._decodes([live for live in eligible if live.is_decoding], now)
         work += self._prefills([live for live in eligible if not live.is_decoding and live.sequence], len(work), now)
         return tuple(work)
@@ -50,7 +53,13 @@ class Planner:
         state, ledger = self._state, self._ledger
         if live.blocked_version == ledger.version:
             return False
+        if state.restorer.must_wait(live, now):
+            state.step_aside()
+            return True
         match = ledger.match(live.tokens, live.request.cache_salt) if live.can_reuse else None
+        restored = state.restorer.choose(live, match.num_tokens if match else 0, now)
+        if restored and restored[0].begin == 0:
+            match = None  # sequences that cannot be cut: the longer one replaces the shorter
         num_matched = match.num_tokens if match else 0
         if live.can_reuse and ledger.has_cache and ledger.can_trim:
             leader = find_leader(live, num_matched, state.running)
@@ -62,7 +71,7 @@ class Planner:
         if state.running and need > ledger.num_available(match) - taken:
             live.blocked_version = ledger.version if not state.faults.slack else -1
             return False
-        state.start(match, now)
+        state.start(match, now, restored)
         return True
 
     def _decodes(self, decoding: list[LiveRequest], now: float) -> list[SequenceWork]:

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 
 from ultrafast.core.events import Event
 from ultrafast.core.request import FinishReason, Request
-from ultrafast.core.step import StepPlan, StepResult, StepStatus
+from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus
 from ultrafast.kv.ledger import KvUsage
+from ultrafast.kv.levels import FoundRun
 from ultrafast.sched import outcome
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
@@ -44,8 +45,9 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether `plan` has anything to do: live requests, cells to free, or events to hand out."""
-        return bool(self._state.live) or self._state.ledger.has_ops or self._state.has_events
+        """Whether `plan` has anything to do: live requests, cells to free, KV to copy, or events to hand out."""
+        num_waiting_for_disk = self._state.restorer.num_aside
+        return len(self._state.live) > num_waiting_for_disk or self._state.ledger.has_ops or self._state.has_events
 
     @property
     def num_running(self) -> int:
@@ -54,7 +56,12 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Requests without a sequence: queued, preempted, or waiting for a prefix that another computes."""
-        return len(self._state.waiting) + len(self._state.followers)
+        return len(self._state.waiting) + len(self._state.followers) + self._state.restorer.num_aside
+
+    @property
+    def is_waiting_for_kv(self) -> bool:
+        """Requests wait for the disk: plan again when something came from it, and some time later even if nothing did."""
+        return self._state.restorer.num_aside > 0
 
     @property
     def kv_usage(self) -> KvUsage:
@@ -82,6 +89,7 @@ class Scheduler:
             self._state.finish(live, FinishReason.LENGTH, now)
         else:
             self._state.waiting.push(live)
+            self._state.restorer.prefetch(live, now)
         return self._state.take_events()
 
     def abort(self, request_id: str, now: float) -> list[Event]:
@@ -109,6 +117,30 @@ class Scheduler:
             live = self._state.live.get(request_id)
             if live is not None and live.sequence is not None:
                 self._state.restart_without_reuse(live)
+
+    def adopt(self, found: Sequence[FoundRun], now: float) -> None:
+        """Take over the KV that an earlier engine left on disk; before the first request."""
+        levels = self._state.ledger.levels
+        assert levels is not None, "there are no levels"
+        levels.adopt(found, now)
+        self._state.emit(levels.stats())
+
+    def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]:
+        """Forget all KV that no request needs at this moment."""
+        self._state.ledger.clear(now, with_disk=with_disk)
+        if self._state.ledger.levels is not None:
+            self._state.emit(self._state.ledger.levels.stats())
+        return self._state.take_events()
+
+    def kv_moved(self, results: Sequence[KvMoved], now: float) -> list[Event]:
+        """Book transfers between the device, host memory and disk; results may come at any time, in any order."""
+        levels = self._state.ledger.levels
+        if levels is None or not results:
+            return []
+        levels.moved(results, now)
+        self._state.take_back(now)
+        self._state.emit(levels.stats())
+        return self._state.take_events()
 
     def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]:
         """Book the result of the last plan; ends with `StepFinished`, whose counts are 0 where the plan had no work.

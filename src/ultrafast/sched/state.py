@@ -12,14 +12,18 @@ No policy here: who moves is decided elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ultrafast.core.events import Event, RequestPreempted, RequestScheduled
 from ultrafast.core.request import FinishReason, RequestState
+from ultrafast.kv.index import Part
 from ultrafast.kv.ledger import KvLedger
 from ultrafast.kv.tree import Match
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
+from ultrafast.sched.restore import Restorer
 from ultrafast.sched.sharing import Followers
 from ultrafast.sched.waiting import WaitingQueue
 
@@ -37,12 +41,14 @@ class SchedulerState:
             can_trim=limits.can_trim,
             has_cache=limits.enable_prefix_cache,
             block_size=limits.block_size,
+            level_limits=limits.levels,
         )
         self.live: dict[str, LiveRequest] = {}
         self.waiting = WaitingQueue()
         self.followers = Followers()
         self.running: list[LiveRequest] = []
         self.cost = CostModel()
+        self.restorer = Restorer(self.ledger, self.cost, limits.step_target_s)
         self.faults = Faults()
         self._events: list[Event] = []
 
@@ -58,26 +64,30 @@ class SchedulerState:
         events, self._events = self._events, []
         return events
 
-    def start(self, match: Match | None, now: float) -> LiveRequest:
-        """From waiting to running: the head of the queue gets a sequence, and the matched prefix with it."""
+    def start(self, match: Match | None, now: float, restored: Sequence[Part] = ()) -> LiveRequest:
+        """From waiting to running: the head of the queue gets a sequence, the matched prefix with it, and `restored` soon."""
         live = self.waiting.pop()
         live.state = RequestState.RUNNING
         live.sequence = self.ledger.start(live.request_id, live.namespace, match, now)
         live.num_computed = live.sequence.length
+        self.restorer.begin(live, list(restored), now)
+        num_cached = live.num_computed + sum(part.num_tokens for part in restored)
         if live.num_cached_first is None:
-            live.num_cached_first = min(live.num_computed, live.request.num_prompt_tokens)
+            live.num_cached_first = min(num_cached, live.request.num_prompt_tokens)
             live.scheduled_s = now
         self.running.append(live)
-        self.emit(RequestScheduled(live.request_id, now, live.num_computed))
+        self.emit(RequestScheduled(live.request_id, now, num_cached))
         return live
 
     def restart_without_reuse(self, live: LiveRequest) -> None:
         """Its prefix copy came to nothing: it keeps its place and computes everything."""
         assert live.sequence is not None, f"{live.request_id} has no sequence whose copy could fail"
+        self.restorer.discard(live)
         self.ledger.forget(live.sequence)
         live.sequence = self.ledger.start(live.request_id, live.namespace, None, 0.0)
         live.num_computed = 0
         live.can_reuse = False
+        live.num_host_tokens = live.num_disk_tokens = 0
         if not live.num_preemptions:
             live.num_cached_first = 0
         self._events = [
@@ -86,6 +96,15 @@ class SchedulerState:
             else event
             for event in self._events
         ]
+
+    def step_aside(self) -> None:
+        """The head of the queue waits for the disk instead of for its turn."""
+        self.restorer.step_aside(self.waiting.pop())
+
+    def take_back(self, now: float) -> None:
+        """Those for whom the disk has done its part, or is late, take their turn again."""
+        for live in self.restorer.release(now):
+            self.waiting.push(live)
 
     def park(self, leader: LiveRequest, until: int) -> None:
         """The head of the queue waits for a leader's prefix instead of for its turn."""
@@ -97,10 +116,15 @@ class SchedulerState:
             self.waiting.push(follower)
 
     def preempt(self, live: LiveRequest, now: float) -> None:
-        """From running to waiting, at the front of its tier; its cells are freed and computed again later."""
+        """From running to waiting, at the front of its tier; its cells are freed.
+
+        Where there is host memory its KV waits there and is loaded again; else it is computed again.
+        """
         self._stop_running(live)
         assert live.sequence is not None, "a running request has a sequence"
-        self.ledger.free(live.sequence)
+        self.restorer.discard(live)
+        self.ledger.swap_out(live.sequence, live.level_namespace)
+        self.restorer.hold(live, live.level_namespace)
         live.sequence = None
         live.num_computed = 0
         live.num_preemptions += 1
@@ -115,9 +139,10 @@ class SchedulerState:
         else:
             self.waiting.discard(live)
             self.followers.discard(live)
+        self.restorer.discard(live)
         if live.sequence is not None:
             if reason in (FinishReason.STOP, FinishReason.LENGTH):
-                self.ledger.finish(live.sequence, now)
+                self.ledger.finish(live.sequence, now, is_kept=live.request.is_pinned)
             else:
                 self.ledger.free(live.sequence)
             live.sequence = None

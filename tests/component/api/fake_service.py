@@ -45,6 +45,7 @@ FACTS = EngineFacts(
     is_recurrent=False,
     sliding_window=0,
     state_bytes_per_token=1,
+    state_bytes_fixed=0,
     load_s=0.1,
     warmup_s=0.1,
 )

@@ -16,7 +16,7 @@ import msgspec
 from ultrafast.core.errors import InvalidRequestError, ModelFileError
 from ultrafast.core.events import Event, RequestFinished, RequestScheduled, StepFinished, TokenProduced
 from ultrafast.core.request import FinishReason, Request
-from ultrafast.core.step import KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
+from ultrafast.core.step import KvMoved, KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
 from ultrafast.engine.host import Parts, Progress, run_process
 from ultrafast.engine.messages import Configure
 from ultrafast.engine.options import EngineFacts
@@ -74,6 +74,14 @@ class PlainScheduler:
         ids = list(self.requests)[: self._script.max_num_running]
         work = tuple(SequenceWork(i, 0, 0, (0,), samples=True, output_index=self._num_output[i]) for i in ids)
         return StepPlan(self._step, (), work)
+
+    is_waiting_for_kv = False
+
+    def kv_moved(self, results: Sequence[KvMoved], now: float) -> list[Event]:
+        return []
+
+    def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]:
+        return []
 
     def copies_failed(self, request_ids: Iterable[str], now: float) -> None:
         raise AssertionError
@@ -170,6 +178,7 @@ def facts() -> EngineFacts:
         is_recurrent=False,
         sliding_window=0,
         state_bytes_per_token=0,
+        state_bytes_fixed=0,
         load_s=0.0,
         warmup_s=0.0,
     )

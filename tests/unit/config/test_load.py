@@ -1,5 +1,6 @@
 """Settings: precedence, provenance, and errors that name the place and the nearest key."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -144,11 +145,17 @@ def test_every_setting_can_come_from_file_and_environment(write_toml):
     """Whatever the models grow, each default written down again is accepted from both sources."""
     given = {key.dotted: key for key in SETTING_KEYS.values() if key.default is not None}
     lines = [f"{dotted} = {_toml(key.default)}" for dotted, key in given.items()]
-    environ = {key.env_name: str(key.default) for key in given.values()}
+    environ = {key.env_name: _text(key.default) for key in given.values()}
     assert load_settings({}, write_toml("\n".join(lines))).settings == Settings()
     assert load_settings(environ).settings == Settings()
     assert len(ENV_KEYS) == len(SETTING_KEYS)
 
 
+def _text(value):
+    return json.dumps(value) if isinstance(value, tuple) else str(value)
+
+
 def _toml(value):
+    if isinstance(value, tuple):
+        return json.dumps(value)
     return f"'{value}'" if isinstance(value, str) else str(value).lower()

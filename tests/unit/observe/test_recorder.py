@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from ultrafast.core.events import RequestFinished, RequestPreempted, StepFinished
+from ultrafast.core.events import KvLevelsChanged, RequestFinished, RequestPreempted, StepFinished
 from ultrafast.core.request import FinishReason
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.messages import StepReport
@@ -19,7 +19,19 @@ from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import FOLD_STEPS, Recorder
 
 FINISHED = RequestFinished(
-    "r", FinishReason.STOP, ServiceTier.FLEX, 100, 60, 45, 5, arrival_s=1.0, scheduled_s=1.25, first_token_s=1.75, finished_s=3.0
+    "r",
+    FinishReason.STOP,
+    ServiceTier.FLEX,
+    100,
+    60,
+    45,
+    5,
+    arrival_s=1.0,
+    scheduled_s=1.25,
+    first_token_s=1.75,
+    finished_s=3.0,
+    num_host_tokens=30,
+    num_disk_tokens=10,
 )
 STEP = StepFinished(1, 2.0, 0.02, 0.0001, 36, 32, 4, 1, 5, 2, 65, 31, 32 * 10 - 96)
 
@@ -38,7 +50,9 @@ def test_finished_requests() -> None:
     assert value("prefill_seconds_sum", tier="flex") == pytest.approx(1.0)
     assert value("prompt_tokens_total", tier="flex") == 200
     assert value("prefix_cache_queried_tokens_total") == 200
-    assert value("prefix_cache_hit_tokens_total") == 120
+    assert value("prefix_cache_hit_tokens_total", level="device") == 40
+    assert value("prefix_cache_hit_tokens_total", level="host") == 60
+    assert value("prefix_cache_hit_tokens_total", level="disk") == 20
     assert value("aborts_total", tier="flex") == 1
 
 
@@ -90,6 +104,29 @@ def test_blocks_always_sum_to_the_capacity() -> None:
             blocks = [value("ultrafast_kv_blocks", {"level": "device", "state": state}) or 0 for state in states]
             assert sum(blocks) == value("ultrafast_kv_capacity_blocks", {"level": "device"}) == 5
             assert min(blocks) >= 0
+
+
+LEVELS = KvLevelsChanged(1000, 4000, 64, 500, 900, 33, True, 5, 4, 3, 2, 1, 0)
+
+
+def test_levels_of_kv() -> None:
+    value = recorded(StepReport(levels=LEVELS), StepReport(levels=replace(LEVELS, num_saved=7, host_bytes=2000)))
+    assert (value("kv_bytes", level="host"), value("kv_bytes", level="disk")) == (2000, 500)
+    assert value("kv_blocks", level="disk", state="cached") == 2
+    assert value("kv_capacity_bytes", level="disk") == 900
+    assert [value("kv_moved_runs_total", way=way) for way in ("save", "load", "write", "read")] == [7, 4, 3, 2]
+    assert value("kv_evicted_runs_total", level="host") == 1
+
+
+def test_a_disk_that_is_off_has_no_capacity_and_a_new_engine_counts_from_zero() -> None:
+    metrics = Metrics()
+    recorder, value = Recorder(metrics), metrics.registry.get_sample_value
+    recorder.on_report(StepReport(levels=LEVELS))
+    recorder.on_restart()
+    assert value("ultrafast_kv_bytes", {"level": "host"}) == 0
+    recorder.on_report(StepReport(levels=replace(LEVELS, is_disk_on=False, num_saved=2)))
+    assert value("ultrafast_kv_capacity_bytes", {"level": "disk"}) == 0
+    assert value("ultrafast_kv_moved_runs_total", {"way": "save"}) == 7
 
 
 def test_restarts_and_age() -> None:

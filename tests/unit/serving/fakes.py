@@ -76,7 +76,7 @@ def facts(max_request_tokens: int = 1000, vocab_size: int = 300) -> EngineFacts:
         max_request_tokens=max_request_tokens, max_step_tokens=64, max_num_running=4, max_num_cached=0,
         max_cached_tokens=0, num_threads=1, vocab_size=vocab_size,
         has_flash_attention=True, kv_type_k="f16", kv_type_v="f16", can_trim=True, is_recurrent=False, sliding_window=0,
-        state_bytes_per_token=1, load_s=0.0, warmup_s=0.0,
+        state_bytes_per_token=1, state_bytes_fixed=0, load_s=0.0, warmup_s=0.0,
     )  # fmt: skip
 
 

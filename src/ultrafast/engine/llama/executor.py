@@ -14,10 +14,11 @@ import numpy as np
 
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.request import Request
-from ultrafast.core.step import CopyPrefix, KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
+from ultrafast.core.step import CopyPrefix, SampledToken, SequenceOp, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.batch import Batch
 from ultrafast.engine.llama.grammar import GrammarCompiler, GrammarError
+from ultrafast.engine.llama.kv_state import KvState
 from ultrafast.engine.llama.model import Model
 from ultrafast.engine.llama.sampler import CandidateArray, SamplingError, SequenceSampler
 from ultrafast.engine.llama.vocab import Vocab
@@ -51,6 +52,7 @@ class LlamaExecutor:
         # Without the whole window kept, a prefix of a longer sequence is no longer complete: reuse whole sequences only.
         self._keeps_whole_window = options.swa_full or model.sliding_window == 0
         self.can_trim = self._probe_trim() and self._keeps_whole_window
+        self._kv_state = KvState(self._c, model.context, model.sizes.num_sequences, can_trim=self.can_trim)
         self.facts = self._read_facts(options, load_s)
 
     @classmethod
@@ -93,7 +95,7 @@ class LlamaExecutor:
         if sampler is not None:
             sampler.close()
 
-    def apply_kv(self, ops: Sequence[KvOp]) -> tuple[str, ...]:
+    def apply_kv(self, ops: Sequence[SequenceOp]) -> tuple[str, ...]:
         failed = []
         for op in ops:
             if isinstance(op, TrimSequence):
@@ -101,6 +103,20 @@ class LlamaExecutor:
             elif not self._copy(op):
                 failed.append(op.request_id)
         return tuple(failed)
+
+    def save_kv(self, seq_id: int, begin: int, end: int) -> memoryview | None:
+        assert 0 <= begin < end <= self.lengths[seq_id], (
+            f"sequence {seq_id} holds {self.lengths[seq_id]} tokens, not [{begin}, {end})"
+        )
+        return self._kv_state.save(seq_id, begin, end)
+
+    def load_kv(self, seq_id: int, begin: int, end: int, data: memoryview) -> bool:
+        assert self.lengths[seq_id] == begin, f"sequence {seq_id} holds {self.lengths[seq_id]} tokens; the load starts at {begin}"
+        if not self._kv_state.load(seq_id, begin, end, data):
+            self._trim(seq_id, 0)
+            return False
+        self.lengths[seq_id] = end
+        return True
 
     def run(self, plan: StepPlan) -> StepResult:
         begin_s = time.monotonic()
@@ -184,16 +200,21 @@ class LlamaExecutor:
         return bool(first == 0 or (not self._keeps_whole_window and 0 < first < num_tokens - self.model.sliding_window))
 
     def _probe_trim(self) -> bool:
-        """Whether a sequence can be cut anywhere: ask the memory, on two tokens. Leaves the memory empty."""
-        probe = SequenceWork("probe", 0, 0, (0, 0), samples=True)
-        self.batch.fill((probe,))
-        code = self._c.llama_decode(self.model.context, self.batch.handle)
-        assert code == 0, f"the probe step failed with {code}"
-        self.state_bytes_per_token = self.model.state_bytes_per_token(0, 2)
+        """Whether a sequence can be cut anywhere: ask the memory, on four tokens. Leaves the memory empty."""
+        first, second = self._probe_size(0), self._probe_size(2)
+        self.state_bytes_per_token = (second - first) // 2
+        self.state_bytes_fixed = max(0, first - 2 * self.state_bytes_per_token)
         can_trim = bool(self._c.llama_memory_seq_rm(self.model.memory, 0, 1, -1))
         can_trim = can_trim and self._c.llama_memory_seq_pos_max(self.model.memory, 0) == 0
         self._c.llama_memory_clear(self.model.memory, True)
         return can_trim and not self.model.is_recurrent
+
+    def _probe_size(self, start: int) -> int:
+        """Write two tokens at `start` into sequence 0; returns the size of its state."""
+        self.batch.fill((SequenceWork("probe", 0, start, (0, 0), samples=True),))
+        code = self._c.llama_decode(self.model.context, self.batch.handle)
+        assert code == 0, f"the probe step failed with {code}"
+        return self.model.state_bytes(0)
 
     def _read_facts(self, options: EngineOptions, load_s: float) -> EngineFacts:
         c, context = self._c, self.model.context
@@ -220,6 +241,7 @@ class LlamaExecutor:
             is_recurrent=self.model.is_recurrent,
             sliding_window=self.model.sliding_window,
             state_bytes_per_token=self.state_bytes_per_token,
+            state_bytes_fixed=self.state_bytes_fixed,
             load_s=load_s,
             warmup_s=0.0,
         )

@@ -33,6 +33,8 @@ _KV_TYPE_BYTES = {
 }
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ at b11549
+NUM_TEMPORARY_SEQUENCES = 1
+"""Beyond those of the ledger: the one through which pieces of KV are saved and loaded."""
 CPU_STEP_TOKENS = 256
 GPU_STEP_TOKENS = 2048
 _MEMORY_SHARE = 0.25  # of the free memory that the KV pool may take by default
@@ -82,10 +84,9 @@ class Model:
         self.c.llama_model_desc(self.handle, buffer, 256)
         return bytes(abi.ffi.string(buffer)).decode("utf-8", "replace")
 
-    def state_bytes_per_token(self, seq_id: int, num_tokens: int) -> int:
-        """KV bytes per token, measured on a sequence that holds `num_tokens` tokens."""
-        size = int(self.c.llama_state_seq_get_size_ext(self.context, seq_id, 0))
-        return size // max(1, num_tokens)
+    def state_bytes(self, seq_id: int) -> int:
+        """Size of a sequence's state as it would be saved."""
+        return int(self.c.llama_state_seq_get_size_ext(self.context, seq_id, 0))
 
     def close(self) -> None:
         self.c.llama_detach_threadpool(self.context)
@@ -120,8 +121,8 @@ class Model:
         params = self.c.llama_context_default_params()
         params.n_ctx = self.sizes.kv_capacity_tokens
         # libllama aborts where a batch could not hold one token of each sequence.
-        params.n_batch = params.n_ubatch = max(self.sizes.step_tokens, self.sizes.num_sequences)
-        params.n_seq_max = self.sizes.num_sequences
+        params.n_batch = params.n_ubatch = max(self.sizes.step_tokens, self.sizes.num_sequences + NUM_TEMPORARY_SEQUENCES)
+        params.n_seq_max = self.sizes.num_sequences + NUM_TEMPORARY_SEQUENCES
         params.n_threads = params.n_threads_batch = self.sizes.num_threads
         params.kv_unified = True
         params.swa_full = options.swa_full
@@ -183,9 +184,10 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
     # A recurrent state is allocated for every sequence that may exist, so idle ones are not free there.
     cached = min(options.max_num_cached, options.max_num_running) if model.is_recurrent else options.max_num_cached
     sequences = num_sequences(options.max_num_running, cached)
-    if sequences > MAX_SEQUENCES:
+    limit = MAX_SEQUENCES - NUM_TEMPORARY_SEQUENCES
+    if sequences > limit:
         raise ConfigError(
-            f"{options.max_num_running} running and {cached} cached sequences exceed {MAX_SEQUENCES - NUM_SPARE_SEQUENCES}",
+            f"{options.max_num_running} running and {cached} cached sequences exceed {limit - NUM_SPARE_SEQUENCES}",
             param="engine.max_num_running",
         )
     if step < options.max_num_running:

@@ -1,0 +1,75 @@
+"""`GET /admin/cache`, `POST /admin/cache/clear`: what KV is where outside the device, and away with it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ultrafast.api.context import EdgeContext
+from ultrafast.api.exchange import Exchange
+from ultrafast.core.events import KvLevelsChanged
+from ultrafast.observe.metrics import KV_BLOCK_TOKENS
+
+
+class LevelView(msgspec.Struct):
+    """One level. `capacity_bytes` is 0 when it is off."""
+
+    level: str
+    used_bytes: int
+    capacity_bytes: int
+    num_tokens: int
+    num_blocks: int
+
+
+class CacheView(msgspec.Struct):
+    """All levels outside the device, and how often pieces were moved since the engine started."""
+
+    levels: list[LevelView]
+    num_saved: int = 0
+    num_loaded: int = 0
+    num_written: int = 0
+    num_read: int = 0
+
+
+class ClearRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`disk`: also delete the files."""
+
+    disk: bool = True
+
+
+class ClearAnswer(msgspec.Struct):
+    """The order was taken."""
+
+    status: str = "clearing"
+
+
+class CacheAdmin:
+    """The routes for the KV cache."""
+
+    def __init__(self, context: EdgeContext) -> None:
+        self._context = context
+
+    async def show(self, exchange: Exchange) -> None:
+        """Answer `GET /admin/cache`."""
+        port = self._context.cache
+        view = view_of(port.levels if port is not None else None)
+        await exchange.respond(200, [], msgspec.json.encode(view))
+
+    async def clear(self, exchange: Exchange) -> None:
+        """Answer `POST /admin/cache/clear`: it happens before the next step. What running requests need stays."""
+        body, _ = await self._context.read(exchange, ClearRequest)
+        if self._context.cache is not None:
+            self._context.cache.clear_cache(with_disk=body.disk)
+        await exchange.respond(200, [], msgspec.json.encode(ClearAnswer()))
+
+
+def view_of(levels: KvLevelsChanged | None) -> CacheView:
+    """Say it for people and programs; None = nothing outside the device was ever used."""
+    if levels is None:
+        return CacheView([])
+    host = _level("host", levels.host_bytes, levels.host_capacity_bytes, levels.num_host_tokens)
+    disk = _level("disk", levels.disk_bytes, levels.disk_capacity_bytes if levels.is_disk_on else 0, levels.num_disk_tokens)
+    return CacheView([host, disk], levels.num_saved, levels.num_loaded, levels.num_written, levels.num_read)
+
+
+def _level(name: str, used_bytes: int, capacity_bytes: int, num_tokens: int) -> LevelView:
+    return LevelView(name, used_bytes, capacity_bytes, num_tokens, -(-num_tokens // KV_BLOCK_TOKENS))

@@ -1,0 +1,69 @@
+"""`ultrafast cache show|clear|warm`: the KV cache of a running server."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ultrafast.cli.http_client import ServerClient
+from ultrafast.config.api_keys import read_api_keys
+
+
+@click.group()
+@click.option("--url", envvar="ULTRAFAST_URL", default="http://127.0.0.1:8080", show_default=True, help="The running server.")
+@click.option(
+    "--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="File with the API key; or set ULTRAFAST_API_KEY."
+)
+@click.pass_context
+def cache(context: click.Context, url: str, api_key_file: Path | None) -> None:
+    """Look at, clear or warm the KV cache of a running server."""
+    keys = read_api_keys(str(api_key_file) if api_key_file else None, os.environ)
+    context.obj = ServerClient(url, keys[0][1] if keys else None)
+
+
+@cache.command()
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def show(client: ServerClient, is_json: bool) -> None:
+    """Show how much KV is in host memory and on disk."""
+    view = client.get("/admin/cache")
+    if is_json:
+        click.echo(json.dumps(view, indent=2))
+        return
+    if not view["levels"]:
+        click.echo("nothing is kept outside the device")
+    for level in view["levels"]:
+        click.echo(_line(level))
+
+
+@cache.command()
+@click.option("--keep-disk", is_flag=True, help="Leave the files on disk.")
+@click.pass_obj
+def clear(client: ServerClient, keep_disk: bool) -> None:
+    """Forget all KV that no running request needs."""
+    client.post("/admin/cache/clear", {"disk": not keep_disk})
+    click.echo("cleared")
+
+
+@cache.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_obj
+def warm(client: ServerClient, files: tuple[Path, ...]) -> None:
+    """Compute the KV of system prompts, one per FILE, so that the first request that uses one finds it."""
+    model = client.get("/v1/models")["data"][0]["id"]
+    for file in files:
+        messages = [{"role": "system", "content": file.read_text(encoding="utf-8")}, {"role": "user", "content": "."}]
+        body = {"model": model, "messages": messages, "max_tokens": 1, "service_tier": "flex"}
+        usage = client.post("/v1/chat/completions", body)["usage"]
+        click.echo(f"{file}: {usage['prompt_tokens']} tokens")
+
+
+def _line(level: dict[str, Any]) -> str:
+    if not level["capacity_bytes"]:
+        return f"{level['level']:<5} off"
+    used, capacity = level["used_bytes"] / 1e6, level["capacity_bytes"] / 1e6
+    return f"{level['level']:<5} {used:9.1f} of {capacity:9.1f} MB  {level['num_tokens']} tokens"

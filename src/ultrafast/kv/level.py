@@ -1,0 +1,66 @@
+"""One level outside the device: which runs are on it, what they cost, and which goes first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from ultrafast.kv.budget import ByteBudget
+from ultrafast.kv.run import Run
+from ultrafast.kv.value import value_of
+
+_MAX_CANDIDATES = 32
+"""Of the runs that may go, so many least recently used ones are compared by value: O(1) however many there are."""
+
+
+class Level:
+    """Runs on one level, least recently used first; their bytes are charged from before they arrive until they are gone."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.budget = ByteBudget(capacity_bytes)
+        self._runs: OrderedDict[int, Run] = OrderedDict()
+        self.num_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __contains__(self, run: Run) -> bool:
+        return run.run_id in self._runs
+
+    def add(self, run: Run) -> None:
+        """Charge a run; its bytes may come now."""
+        assert run not in self, "a run is on a level once"
+        self._runs[run.run_id] = run
+        self.budget.charge(run.num_bytes)
+        self.num_tokens += len(run.tokens)
+
+    def remove(self, run: Run) -> None:
+        """Refund a run; its bytes are gone."""
+        del self._runs[run.run_id]
+        self.budget.refund(run.num_bytes)
+        self.num_tokens -= len(run.tokens)
+
+    def resize(self, run: Run, num_bytes: int) -> None:
+        """Correct the charge of a run that is here; the caller sets `run.num_bytes` after it has done so on all levels."""
+        self.budget.refund(run.num_bytes)
+        self.budget.charge(num_bytes)
+
+    def touch(self, run: Run) -> None:
+        self._runs.move_to_end(run.run_id)
+
+    def oldest(self, may_go: Callable[[Run], bool]) -> Run | None:
+        """The least recently used run that may go."""
+        return next((run for run in self._runs.values() if may_go(run)), None)
+
+    def victim(self, may_go: Callable[[Run], bool], now: float) -> Run | None:
+        """The run of least value among the least recently used ones that may go; None when none may."""
+        candidates: list[Run] = []
+        for run in self._runs.values():
+            if may_go(run):
+                candidates.append(run)
+                if len(candidates) == _MAX_CANDIDATES:
+                    break
+        return min(candidates, key=lambda run: (value_of(run, now), run.run_id), default=None)
+
+    def runs(self) -> list[Run]:
+        return list(self._runs.values())

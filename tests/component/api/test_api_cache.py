@@ -1,0 +1,89 @@
+"""The routes of the KV cache, and who shares KV with whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import httpx
+from tests.component.api.edge import HELLO
+from tests.component.api.fake_service import FakeService, healthy
+
+from ultrafast.api.app import build_app
+from ultrafast.api.auth import ApiKeys, tenant_of
+from ultrafast.api.options import namespace
+from ultrafast.config.settings import ServerSettings
+from ultrafast.core.events import KvLevelsChanged
+from ultrafast.observe.metrics import Metrics
+from ultrafast.observe.recorder import Recorder
+
+LEVELS = KvLevelsChanged(1000, 4000, 64, 500, 900, 33, True, 5, 4, 3, 2, 1, 0)
+CHAT = "/v1/chat/completions"
+
+
+@dataclass
+class FakeCache:
+    levels: KvLevelsChanged | None = LEVELS
+    cleared: list[bool] = field(default_factory=list)
+
+    def clear_cache(self, *, with_disk: bool) -> None:
+        self.cleared.append(with_disk)
+
+
+def connect(cache: FakeCache, keys: ApiKeys | None = None, **settings: object) -> tuple[httpx.AsyncClient, FakeService]:
+    service = FakeService()
+    app = build_app(service, healthy, ServerSettings(**settings), Recorder(Metrics()), keys=keys, cache=cache)  # type: ignore[arg-type]
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test"), service  # type: ignore[arg-type]
+
+
+async def test_show_says_what_is_where() -> None:
+    http, _ = connect(FakeCache())
+    async with http:
+        answer = (await http.get("/admin/cache")).json()
+    assert answer["levels"][0] == {"level": "host", "used_bytes": 1000, "capacity_bytes": 4000, "num_tokens": 64, "num_blocks": 2}
+    assert answer["levels"][1]["num_blocks"] == 2
+    assert [answer[name] for name in ("num_saved", "num_loaded", "num_written", "num_read")] == [5, 4, 3, 2]
+
+
+async def test_show_before_anything_was_kept() -> None:
+    http, _ = connect(FakeCache(levels=None))
+    async with http:
+        assert (await http.get("/admin/cache")).json()["levels"] == []
+
+
+async def test_clear_with_and_without_the_disk() -> None:
+    cache = FakeCache()
+    http, _ = connect(cache)
+    async with http:
+        assert (await http.post("/admin/cache/clear", json={})).status_code == 200
+        assert (await http.post("/admin/cache/clear", json={"disk": False})).status_code == 200
+        assert (await http.post("/admin/cache/clear", json={"disc": True})).status_code == 400
+    assert cache.cleared == [True, False]
+
+
+async def test_the_cache_is_guarded_like_the_metrics_and_clearing_it_always() -> None:
+    keys = ApiKeys([("alice", "key-of-alice")])
+    closed, _ = connect(FakeCache(), keys)
+    opened, _ = connect(FakeCache(), keys, is_metrics_open=True)
+    async with closed, opened:
+        assert (await closed.get("/admin/cache")).status_code == 401
+        assert (await opened.get("/admin/cache")).status_code == 200
+        assert (await opened.post("/admin/cache/clear", json={})).status_code == 401
+
+
+async def test_callers_share_kv_only_under_one_key_and_one_salt() -> None:
+    http, service = connect(FakeCache(), ApiKeys([("a", "key-of-alice"), ("b", "key-of-bob")]))
+    async with http:
+        for key, salt in (("key-of-alice", "s"), ("key-of-bob", "s"), ("key-of-alice", "t"), ("key-of-alice", "s")):
+            body = {**HELLO, "cache_salt": salt}
+            assert (await http.post(CHAT, json=body, headers={"authorization": f"Bearer {key}"})).status_code == 200
+    spaces = [call.options.cache_salt for call in service.calls]
+    assert spaces[0] == spaces[3] == namespace(tenant_of("key-of-alice"), "s")
+    assert len(set(spaces)) == 3
+    assert not any("key-of" in space for space in spaces)
+
+
+async def test_without_keys_the_salt_alone_decides() -> None:
+    http, service = connect(FakeCache())
+    async with http:
+        await http.post(CHAT, json={**HELLO, "cache_salt": "s"})
+    assert service.calls[0].options.cache_salt == "s"
