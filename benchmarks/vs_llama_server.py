@@ -62,7 +62,7 @@ def run(options: Options) -> Report:
 def _single_stream(pair: Pair, options: Options, report: Report) -> None:
     rng = random.Random(options.seed)
     for length in PROMPT_LENGTHS:
-        num_groups = 1 if options.is_quick else (12 if length < 200 else 8)
+        num_groups = 1 if options.is_quick else (6 if length < 200 else 4)
         bodies = [[unique_chat(rng, length, OUTPUT_TOKENS)] for _ in range(2 * num_groups)]
         groups = _interleave(pair, bodies, _one_after_another, report, f"single_stream_{length}")
         for figure, goal in (("ttft_ms", 1.05), ("tpot_ms", 1.05)):
@@ -71,12 +71,12 @@ def _single_stream(pair: Pair, options: Options, report: Report) -> None:
 
 def _throughput(pair: Pair, options: Options, report: Report) -> None:
     rng = random.Random(options.seed + 1)
-    window_s = 8.0 if options.is_quick else 15.0
+    window_s = 8.0 if options.is_quick else 12.0
 
     async def closed_loop(url: str, bodies: Sequence[Body]) -> Figures:
         return await _closed_loop(url, bodies, window_s)
 
-    bodies = [[unique_chat(rng, 60, OUTPUT_TOKENS) for _ in range(400)] for _ in range(2 if options.is_quick else 8)]
+    bodies = [[unique_chat(rng, 60, OUTPUT_TOKENS) for _ in range(400)] for _ in range(2 if options.is_quick else 4)]
     groups = _interleave(pair, bodies, closed_loop, report, "throughput")
     _compare(report, f"{NUM_CLIENTS} clients, output tokens/s", groups, "tokens_per_s", at_least=1.0)
     _compare(report, f"{NUM_CLIENTS} clients, P50 TTFT ms", groups, "ttft_ms")
@@ -85,7 +85,7 @@ def _throughput(pair: Pair, options: Options, report: Report) -> None:
 
 def _shared_prefix(pair: Pair, options: Options, report: Report) -> None:
     rng = random.Random(options.seed + 2)
-    num_groups = 1 if options.is_quick else 5
+    num_groups = 1 if options.is_quick else 3
     bodies = [
         shared_prefix_chats(rng, NUM_SHARING, PREFIX_TOKENS, SUFFIX_TOKENS, SHARING_OUTPUT_TOKENS) for _ in range(2 * num_groups)
     ]
@@ -232,6 +232,6 @@ def _warm(pair: Pair, num_requests: int) -> None:
 BENCHMARK = Benchmark(
     "vs_llama_server",
     "one stream, eight clients and a shared prefix, against llama-server",
-    lambda is_quick: 75 if is_quick else 780,
+    lambda is_quick: 75 if is_quick else 420,
     run,
 )

@@ -158,6 +158,19 @@ def test_a_broken_grammar_is_an_error_and_the_process_lives(executor: LlamaExecu
     assert generate(executor, prompt, SamplingParams(temperature=0), num=2)
 
 
+def test_a_schema_that_nothing_satisfies_fails_alone_and_tells_no_internals(executor: LlamaExecutor, prompt: list[int]) -> None:
+    grammar = llguidance.LLMatcher.grammar_from_json_schema({"$ref": "#"})
+    executor.begin_request(Request("stuck", tuple(prompt), SamplingParams(temperature=0, grammar=grammar)))
+    result = executor.run(StepPlan(0, work=(SequenceWork("stuck", 0, 0, tuple(prompt), samples=True),)))
+    executor.end_request("stuck")
+    free(executor, 0)
+    assert result.status is StepStatus.OK
+    [(request_id, message)] = result.failed
+    assert request_id == "stuck"
+    assert "cannot be satisfied" in message
+    assert "$ref" not in message
+
+
 @pytest.mark.parametrize("token", [-1, 49152, 2**31 - 1])
 def test_token_ids_outside_the_vocabulary_never_reach_c(executor: LlamaExecutor, token: int) -> None:
     with pytest.raises(InvalidRequestError, match="vocabulary"):

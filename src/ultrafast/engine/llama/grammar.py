@@ -18,6 +18,9 @@ from ultrafast.core.errors import InvalidRequestError
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.vocab import Vocab
 
+# The library's own words describe its inner state at length, schema and output included: nothing for a client.
+_STUCK = "the schema admits no further output: it cannot be satisfied, or it is too complex to follow"
+
 
 class GrammarCompiler:
     """Builds matchers for one vocabulary. `matcher` may be called from any thread."""
@@ -45,7 +48,9 @@ class GrammarCompiler:
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise InvalidRequestError(
-                f"the grammar does not compile: {matcher.get_error()}", code="invalid_grammar", param="response_format"
+                f"the grammar does not compile: {matcher.get_error()[:200]}",
+                code="invalid_grammar",
+                param="response_format",
             )
         return GrammarMatcher(matcher, self._vocab.size)
 
@@ -62,14 +67,14 @@ class GrammarMatcher:
         """True for each token id that must not come next. Raises GrammarError when the grammar hit a limit."""
         llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask)
         if self._matcher.is_error():
-            raise GrammarError(self._matcher.get_error())
+            raise GrammarError(_STUCK)
         bits = np.unpackbits(self._mask.view(np.uint8), bitorder="little", count=self._vocab_size)
         return cast("npt.NDArray[np.bool_]", bits == 0)
 
     def accept(self, token: int) -> None:
         """Move on by one token that the mask admitted."""
         if not self._matcher.consume_token(token):
-            raise GrammarError(self._matcher.get_error() or f"token {token} does not fit the grammar")
+            raise GrammarError(_STUCK)
 
     @property
     def is_complete(self) -> bool:
