@@ -2,7 +2,7 @@
 
 While the engine computes, its threads sweep the weights through every cache and through the TLBs. What the API process does for
 a token then runs cold, and most of that time is page walks: on 4 KiB pages a token touches hundreds of them, on 2 MiB pages a
-few. Measured beside such an engine, the heap on huge pages takes a fifth to a quarter off the CPU time of a token.
+few. Measured beside such an engine, the heap on huge pages takes about a fifth off the CPU time of a token.
 """
 
 from __future__ import annotations
