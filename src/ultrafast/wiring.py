@@ -16,7 +16,7 @@ from ultrafast.api.edge import Edge
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import Settings
 from ultrafast.core.errors import ConfigError, UltrafastError
-from ultrafast.core.tiers import ServiceTier
+from ultrafast.core.tiers import ServiceTier, TierPolicy
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
 from ultrafast.engine.llama.machine import usable_cores
@@ -120,13 +120,18 @@ async def _start(engine: EngineClient, on_ready: Callable[[EngineFacts], None]) 
 def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> EngineClient:
     settings = inputs.settings
     _check_threads(settings.engine.num_threads)
-    options = EngineOptions(model_path=str(inputs.model.path), **settings.engine.model_dump())
+    options = EngineOptions(model_path=str(inputs.model.path), tiers=_tier_policies(settings), **settings.engine.model_dump())
     policy = RecoveryPolicy(stall_after_s=settings.server.stall_after_s)
 
     def tell(progress: Loading) -> None:
         on_loading(progress.stage, progress.fraction)
 
     return EngineClient(options, on_loading=tell, policy=policy)
+
+
+def _tier_policies(settings: Settings) -> tuple[TierPolicy, ...]:
+    tiers = [getattr(settings.tiers, tier) for tier in ServiceTier]
+    return tuple(TierPolicy(tier.ttft_ms / 1000, tier.tpot_ms / 1000, tier.min_share) for tier in tiers)
 
 
 def _check_threads(num_threads: int) -> None:

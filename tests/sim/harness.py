@@ -15,7 +15,6 @@ from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost, FakeExecutor, expected_tokens
 from ultrafast.kv.ledger import num_sequences
 from ultrafast.sched.limits import SchedulerLimits
-from ultrafast.sched.ordering import arrival_key
 from ultrafast.sched.scheduler import Scheduler
 
 VOCAB_SIZE = 1000
@@ -43,12 +42,14 @@ def make_request(
     output: tuple[int, ...] = (),
     salt: str = "",
     use_cache: bool = True,
+    ttft_s: float | None = None,
+    tpot_s: float | None = None,
     **params: object,
 ) -> Request:
     """A prompt given as a number is that many tokens nobody else has."""
     tokens = tuple(tokens_of(request_id, prompt) if isinstance(prompt, int) else prompt)
     sampling = SamplingParams(max_tokens=max_tokens, seed=1, **params)  # type: ignore[arg-type]
-    return Request(request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache)
+    return Request(request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache, ttft_s, tpot_s)
 
 
 def tokens_of(name: str, count: int) -> list[int]:
@@ -66,7 +67,7 @@ class Simulation:
         self.end_every = end_every
         self.executor = FakeExecutor(
             capacity_tokens=self.limits.kv_capacity_tokens,
-            num_sequences=num_sequences(self.limits.max_num_running, self.limits.max_num_cached),
+            num_sequences=num_sequences(self.limits.max_num_running + self.limits.max_num_paused, self.limits.max_num_cached),
             max_step_tokens=self.limits.max_step_tokens,
             clock=self.clock,
             cost=cost,
@@ -142,7 +143,9 @@ class Simulation:
             assert usage.num_free_tokens == self.executor.num_free, "the ledger and the cells disagree"
         assert self.scheduler.num_running <= self.limits.max_num_running
         alive = len(self.requests) - len(self.finished)
-        assert self.scheduler.num_running + self.scheduler.num_waiting == alive, "a request was lost"
+        num_known = self.scheduler.num_running + self.scheduler.num_paused + self.scheduler.num_waiting
+        assert num_known == alive, "a request was lost"
+        assert self.scheduler.num_paused <= self.limits.max_num_paused
         assert self.scheduler._state.ledger.num_leaves <= self.limits.max_num_cached
 
     def check_output(self, request_id: str) -> None:
@@ -184,10 +187,10 @@ class Simulation:
     def _check_order(self) -> None:
         """Nobody who waits in the queue came earlier, in the same tier, than one who was started for the first time."""
         state = self.scheduler._state
-        head = state.waiting.head()
         for live in state.running:
+            head = state.waiting.head_of(live.rank)
             if head is not None and not live.num_preemptions and live.request_id not in self.num_scheduled:
-                assert arrival_key(head) >= arrival_key(live), "overtaken"
+                assert (head.request.arrival_s, head.order) >= (live.request.arrival_s, live.order), "overtaken"
 
     def _take(self, events: list[Event]) -> None:
         for event in events:

@@ -28,6 +28,7 @@ class EngineMachine(RuleBasedStateMachine):
         can_trim=st.sampled_from([True, True, True, False]),
         step_tokens=st.sampled_from([16, 64, 7]),
         end_every=st.sampled_from([0, 7]),
+        num_paused=st.sampled_from([2, 0, 6]),
     )
     def start(
         self,
@@ -38,6 +39,7 @@ class EngineMachine(RuleBasedStateMachine):
         can_trim: bool,
         step_tokens: int,
         end_every: int,
+        num_paused: int,
     ) -> None:
         limits = make_limits(
             kv_capacity_tokens=capacity,
@@ -45,6 +47,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_step_tokens=max(step_tokens, num_running),
             max_num_running=num_running,
             max_num_cached=num_cached,
+            max_num_paused=num_paused,
             can_trim=can_trim,
             reserve_tokens=16,
         )

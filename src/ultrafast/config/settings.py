@@ -96,6 +96,12 @@ class EngineSettings(Section):
         description="While others decode, prefill chunks are sized so that a step takes about this long; 0: by device.",
     )
     max_num_running: int = Field(default=32, ge=1, le=200, description="Sequences that may run at once; further requests wait.")
+    max_num_paused: int = Field(
+        default=0,
+        ge=0,
+        le=200,
+        description="Sequences that may stand aside for more urgent ones and keep their KV; 0: as many as may run.",
+    )
     max_num_cached: int = Field(
         default=64, ge=0, le=200, description="Finished sequences whose KV may stay on the device for reuse."
     )
@@ -138,6 +144,7 @@ class TierTargets(Section):
 
     ttft_ms: float = Field(gt=0, description="Time to first token.")
     tpot_ms: float = Field(gt=0, description="Time per output token after the first.")
+    min_share: float = Field(default=0.0, ge=0, le=0.5, description="Part of the step time that is this tier's at least.")
 
 
 class UltrafastTargets(TierTargets):
@@ -145,6 +152,9 @@ class UltrafastTargets(TierTargets):
 
     ttft_ms: float = Field(default=200, gt=0, description="Objective for the time to first token of tier `ultrafast`.")
     tpot_ms: float = Field(default=25, gt=0, description="Objective for the time per output token of tier `ultrafast`.")
+    min_share: float = Field(
+        default=0.0, ge=0, le=0.5, description="Part of the step time that tier `ultrafast` gets at least while it has work."
+    )
 
 
 class PriorityTargets(TierTargets):
@@ -152,6 +162,9 @@ class PriorityTargets(TierTargets):
 
     ttft_ms: float = Field(default=500, gt=0, description="Objective for the time to first token of tier `priority`.")
     tpot_ms: float = Field(default=50, gt=0, description="Objective for the time per output token of tier `priority`.")
+    min_share: float = Field(
+        default=0.1, ge=0, le=0.5, description="Part of the step time that tier `priority` gets at least while it has work."
+    )
 
 
 class DefaultTargets(TierTargets):
@@ -159,6 +172,9 @@ class DefaultTargets(TierTargets):
 
     ttft_ms: float = Field(default=2000, gt=0, description="Objective for the time to first token of tier `default`.")
     tpot_ms: float = Field(default=100, gt=0, description="Objective for the time per output token of tier `default`.")
+    min_share: float = Field(
+        default=0.1, ge=0, le=0.5, description="Part of the step time that tier `default` gets at least while it has work."
+    )
 
 
 class FlexTargets(TierTargets):
@@ -166,6 +182,9 @@ class FlexTargets(TierTargets):
 
     ttft_ms: float = Field(default=30000, gt=0, description="Objective for the time to first token of tier `flex`.")
     tpot_ms: float = Field(default=500, gt=0, description="Objective for the time per output token of tier `flex`.")
+    min_share: float = Field(
+        default=0.05, ge=0, le=0.5, description="Part of the step time that tier `flex` gets at least while it has work."
+    )
 
 
 class TiersSettings(Section):

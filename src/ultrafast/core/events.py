@@ -49,6 +49,7 @@ class RequestFinished:
         num_cached_tokens: prompt tokens that were truly skipped at the *first* scheduling.
         num_computed_tokens: tokens that went through a forward pass for this request, recomputation included.
         scheduled_s, first_token_s: None when it never got that far.
+        num_pauses: how often it stood aside for more urgent requests, its KV kept.
     """
 
     request_id: str
@@ -64,6 +65,7 @@ class RequestFinished:
     finished_s: float
     num_preemptions: int = 0
     error: str | None = None
+    num_pauses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class StepFinished:
     num_kv_tokens_running: int
     num_kv_tokens_cached: int
     num_kv_tokens_free: int
+    num_paused: int = 0
 
 
 Event = RequestScheduled | TokenProduced | RequestPreempted | RequestFinished | StepFinished

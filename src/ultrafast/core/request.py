@@ -19,12 +19,16 @@ class RequestState(StrEnum):
     """Where a request stands.
 
     waiting -> running -> finished
-       ^          |
-       +-- preempted      (running -> preempted by us; never by the client)
+       ^        |   ^
+       |        v   |
+       |        paused    (keeps its KV and its sequence; only its place in the steps is another's for a while)
+       |          |
+       +-- preempted      (running or paused -> preempted by us; never by the client)
     """
 
     WAITING = "waiting"
     RUNNING = "running"
+    PAUSED = "paused"
     PREEMPTED = "preempted"
     FINISHED = "finished"
 
@@ -90,6 +94,7 @@ class Request:
         output_tokens: tokens that were already produced and delivered before this submission (continuation).
         cache_salt: only requests with an equal salt may share cached KV (tenant isolation).
         use_cache: False = neither read from nor leave anything in the prefix cache.
+        ttft_s, tpot_s: this request's own objectives, seconds; None = those of its tier.
     """
 
     request_id: str
@@ -100,6 +105,8 @@ class Request:
     output_tokens: tuple[int, ...] = field(default=())
     cache_salt: str = ""
     use_cache: bool = True
+    ttft_s: float | None = None
+    tpot_s: float | None = None
 
     @property
     def num_prompt_tokens(self) -> int:

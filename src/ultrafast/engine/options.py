@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
@@ -17,6 +19,8 @@ class EngineOptions:
         max_step_tokens: token budget of one step (batch size); 0 = by device.
         step_target_s: while others decode, prefill chunks are sized so that a step takes about this long, seconds; 0 = by device.
         max_num_running: sequences that may run at once.
+        max_num_paused: sequences that may stand aside for more urgent ones and keep their KV; 0 = as many as may run, if
+            there are so many sequences.
         max_num_cached: finished sequences whose KV may stay on the device for reuse.
         max_cached_tokens: tokens they may hold together; 0 = a quarter of the pool. Every step attends (masked) over all cells up
             to the highest used one, so an idle cache slows the running requests down.
@@ -26,6 +30,7 @@ class EngineOptions:
         num_gpu_layers: layers on the GPU; -1 = all that fit; ignored by a CPU build.
         threadpool_poll: 0-100, how eagerly idle compute threads spin (0 = sleep at once).
         enable_prefix_cache: reuse KV between requests.
+        tiers: what each service tier promises, by rank.
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -46,6 +51,8 @@ class EngineOptions:
     threadpool_poll: int = 50
     enable_prefix_cache: bool = True
     libllama_path: str | None = None
+    max_num_paused: int = 0
+    tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +89,4 @@ class EngineFacts:
     state_bytes_per_token: int
     load_s: float
     warmup_s: float
+    max_num_paused: int = 0

@@ -34,6 +34,7 @@ class Recorder:
         self._prompt_tokens = {tier: metrics.prompt_tokens.labels(tier) for tier in ServiceTier}
         self._aborts = {tier: metrics.aborts.labels(tier) for tier in ServiceTier}
         self._preemptions = {tier: metrics.preemptions.labels(tier) for tier in ServiceTier}
+        self._pauses = {tier: metrics.pauses.labels(tier) for tier in ServiceTier}
         self._step = {kind: metrics.step.labels(kind) for kind in ("prefill", "decode", "mixed")}
         self._prefill_step_tokens = metrics.step_tokens.labels("prefill")
         self._decode_step_tokens = metrics.step_tokens.labels("decode")
@@ -68,6 +69,7 @@ class Recorder:
 
     def _on_finished(self, event: RequestFinished) -> None:
         self._prompt_tokens[event.tier].inc(event.num_prompt_tokens)
+        self._pauses[event.tier].inc(event.num_pauses)
         if event.reason is FinishReason.ABORT:
             self._aborts[event.tier].inc()
         if event.scheduled_s is None:
@@ -88,6 +90,7 @@ class Recorder:
             self._decode_step_tokens.observe(stats.num_tokens - stats.num_prefill_tokens)
         self.metrics.requests_running.set(stats.num_running)
         self.metrics.requests_waiting.set(stats.num_waiting)
+        self.metrics.requests_paused.set(stats.num_paused)
         self._set_kv(stats.num_kv_tokens_running, stats.num_kv_tokens_cached, stats.num_kv_tokens_free)
 
     def _set_kv(self, num_running_tokens: int, num_cached_tokens: int, num_free_tokens: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ultrafast.core.events import RequestFinished
 from ultrafast.core.request import FinishReason, Request, RequestState
+from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
 from ultrafast.kv.segment import SequenceKv
 
 
@@ -23,6 +24,8 @@ class LiveRequest:
         num_computed: leading tokens whose KV exists in `sequence`.
         sequence: its KV while it runs, else None.
         can_reuse: False after a prefix copy that the engine could not prove: it is computed in full from then on.
+        ttft_s, tpot_s: its objectives, seconds: its own or its tier's.
+        last_run_s: when it last was in a step (or got its place), seconds. last_token_s: when its newest token was drawn.
         followers_rank: urgency of the most urgent request that waits for its prefix, which it inherits; None = nobody does.
         blocked_version: the ledger's version at which it was refused a start: while that stands, nothing has been freed and
             asking again (which costs a match of the whole prompt) is in vain. -1 = ask.
@@ -35,8 +38,11 @@ class LiveRequest:
         "can_reuse",
         "first_token_s",
         "followers_rank",
+        "last_run_s",
+        "last_token_s",
         "num_cached_first",
         "num_computed",
+        "num_pauses",
         "num_preemptions",
         "order",
         "request",
@@ -45,9 +51,17 @@ class LiveRequest:
         "state",
         "tokens",
         "total_computed",
+        "tpot_s",
+        "ttft_s",
     )
 
-    def __init__(self, request: Request, order: int) -> None:
+    def __init__(self, request: Request, order: int, policy: TierPolicy | None = None) -> None:
+        policy = policy or DEFAULT_POLICIES[request.tier.rank]
+        self.ttft_s = policy.ttft_s if request.ttft_s is None else request.ttft_s
+        self.tpot_s = policy.tpot_s if request.tpot_s is None else request.tpot_s
+        self.last_run_s = request.arrival_s
+        self.last_token_s = request.arrival_s
+        self.num_pauses = 0
         self.request = request
         self.order = order
         self.state = RequestState.WAITING
@@ -71,6 +85,16 @@ class LiveRequest:
     def rank(self) -> int:
         """Urgency of its tier; 0 is the most urgent."""
         return self.request.tier.rank
+
+    @property
+    def urgency(self) -> int:
+        """Its rank, or that of a more urgent request which waits for the prefix it computes (no priority inversion)."""
+        return self.rank if self.followers_rank is None else min(self.rank, self.followers_rank)
+
+    @property
+    def deadline_s(self) -> float:
+        """When its first token is due, seconds."""
+        return self.request.arrival_s + self.ttft_s
 
     @property
     def num_output(self) -> int:
@@ -106,4 +130,5 @@ class LiveRequest:
             finished_s=now,
             num_preemptions=self.num_preemptions,
             error=error,
+            num_pauses=self.num_pauses,
         )

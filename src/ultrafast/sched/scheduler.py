@@ -24,7 +24,7 @@ from ultrafast.sched import outcome
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.planner import Planner
+from ultrafast.sched.planner import Planner, item_s
 from ultrafast.sched.state import SchedulerState
 
 
@@ -32,7 +32,8 @@ class Scheduler:
     """See the module. Not thread-safe: one thread owns it.
 
     Args:
-        limits: facts of the engine; `kv.ledger.num_sequences(max_num_running, max_num_cached)` ids are used, from 0.
+        limits: facts of the engine; `kv.ledger.num_sequences(max_num_running, max_num_cached)` ids are used, from 0,
+            with the paused counted among the running.
     """
 
     def __init__(self, limits: SchedulerLimits) -> None:
@@ -50,6 +51,10 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         return len(self._state.running)
+
+    @property
+    def num_paused(self) -> int:
+        return len(self._state.paused)
 
     @property
     def num_waiting(self) -> int:
@@ -73,7 +78,7 @@ class Scheduler:
         assert request.request_id not in self._state.live, f"request id {request.request_id} is already live"
         assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
         self._num_added += 1
-        live = LiveRequest(request, self._num_added)
+        live = LiveRequest(request, self._num_added, self._state.limits.tiers[request.tier.rank])
         self._state.live[request.request_id] = live
         error = self._why_never(live)
         if error:
@@ -115,6 +120,7 @@ class Scheduler:
 
         On FATAL the requests stay as they are: nothing more comes for them from this scheduler unless `fail_all` is called.
         """
+        self._book_shares(plan, result)
         outcome.book(self._state, plan, result, now)
         if result.status is StepStatus.OK and plan.work:
             _, num_prefill_tokens = outcome.split_work(plan.work)
@@ -125,6 +131,22 @@ class Scheduler:
             self._state.emit(outcome.step_finished(self._state, plan, result, now, schedule_s))
             self._step += 1
         return self._state.take_events()
+
+    def _book_shares(self, plan: StepPlan, result: StepResult) -> None:
+        """Before the outcome: a request that ends with this step has used it too."""
+        if result.status is not StepStatus.OK or not plan.work:
+            return
+        state = self._state
+        costs_s = [0.0] * len(state.limits.tiers)
+        _, output_s, token_s = state.cost.coefficients
+        for item in plan.work:
+            live = state.live.get(item.request_id)
+            if live is not None:
+                is_decode = item.samples and len(item.tokens) == 1
+                costs_s[live.rank] += output_s if is_decode else token_s * len(item.tokens)
+        wanting = {live.rank for live in state.holders}
+        wanting |= {rank for rank in range(len(costs_s)) if state.waiting.num_of(rank)}
+        state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
 
     def _why_never(self, live: LiveRequest) -> str | None:
         limits = self._state.limits

@@ -2,10 +2,11 @@
 
     add          start            finish
      -> waiting -------> running --------> gone
-          ^  |              |
-          |  +--> parked    | preempt
-          |      (sharing)  |
-          +-----------------+
+          ^  |            |  ^  |
+          |  +--> parked  |  |  | pause, resume (the sequence and its KV stay)
+          |      (sharing)|  v  v
+          |               | paused
+          +---------------+---+  preempt (the sequence is freed)
 
 No policy here: who moves is decided elsewhere.
 """
@@ -20,6 +21,7 @@ from ultrafast.sched.cost import CostModel
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
+from ultrafast.sched.shares import Shares
 from ultrafast.sched.sharing import Followers
 from ultrafast.sched.waiting import WaitingQueue
 
@@ -31,7 +33,7 @@ class SchedulerState:
         self.limits = limits
         self.ledger = KvLedger(
             capacity_tokens=limits.kv_capacity_tokens,
-            max_num_running=limits.max_num_running,
+            max_num_running=limits.max_num_running + limits.max_num_paused,
             max_num_cached=limits.max_num_cached,
             max_cached_tokens=limits.max_cached_tokens,
             can_trim=limits.can_trim,
@@ -42,8 +44,10 @@ class SchedulerState:
         self.waiting = WaitingQueue()
         self.followers = Followers()
         self.running: list[LiveRequest] = []
+        self.paused: list[LiveRequest] = []
         self.cost = CostModel()
         self.faults = Faults()
+        self.shares = Shares(limits.tiers)
         self._events: list[Event] = []
 
     def emit(self, event: Event) -> None:
@@ -58,18 +62,36 @@ class SchedulerState:
         events, self._events = self._events, []
         return events
 
-    def start(self, match: Match | None, now: float) -> LiveRequest:
-        """From waiting to running: the head of the queue gets a sequence, and the matched prefix with it."""
-        live = self.waiting.pop()
+    @property
+    def holders(self) -> list[LiveRequest]:
+        """Everybody who holds a sequence, and so KV: running or paused."""
+        return self.running + self.paused
+
+    def start(self, live: LiveRequest, match: Match | None, now: float) -> None:
+        """From waiting to running: the head of its tier gets a sequence, and the matched prefix with it."""
+        self.waiting.pop(live)
         live.state = RequestState.RUNNING
         live.sequence = self.ledger.start(live.request_id, live.namespace, match, now)
         live.num_computed = live.sequence.length
+        live.last_run_s = now
         if live.num_cached_first is None:
             live.num_cached_first = min(live.num_computed, live.request.num_prompt_tokens)
             live.scheduled_s = now
         self.running.append(live)
         self.emit(RequestScheduled(live.request_id, now, live.num_computed))
-        return live
+
+    def pause(self, live: LiveRequest) -> None:
+        """From running to paused: it is in no step for a while. Who waits for its prefix goes on waiting."""
+        self.running.remove(live)
+        self.paused.append(live)
+        live.state = RequestState.PAUSED
+        live.num_pauses += 1
+
+    def resume(self, live: LiveRequest) -> None:
+        """From paused to running; nothing has to be computed again."""
+        self.paused.remove(live)
+        self.running.append(live)
+        live.state = RequestState.RUNNING
 
     def restart_without_reuse(self, live: LiveRequest) -> None:
         """Its prefix copy came to nothing: it keeps its place and computes everything."""
@@ -87,9 +109,10 @@ class SchedulerState:
             for event in self._events
         ]
 
-    def park(self, leader: LiveRequest, until: int) -> None:
-        """The head of the queue waits for a leader's prefix instead of for its turn."""
-        self.followers.park(self.waiting.pop(), leader, until)
+    def park(self, live: LiveRequest, leader: LiveRequest, until: int) -> None:
+        """The head of its tier waits for a leader's prefix instead of for its turn."""
+        self.waiting.pop(live)
+        self.followers.park(live, leader, until)
 
     def release_followers(self, leader: LiveRequest) -> None:
         """After `leader` advanced: those who waited for that prefix take their turn again."""
@@ -97,9 +120,9 @@ class SchedulerState:
             self.waiting.push(follower)
 
     def preempt(self, live: LiveRequest, now: float) -> None:
-        """From running to waiting, at the front of its tier; its cells are freed and computed again later."""
-        self._stop_running(live)
-        assert live.sequence is not None, "a running request has a sequence"
+        """From running or paused to waiting, at the front of its tier; its cells are freed and computed again later."""
+        self._leave(live)
+        assert live.sequence is not None, "a running or paused request has a sequence"
         self.ledger.free(live.sequence)
         live.sequence = None
         live.num_computed = 0
@@ -110,8 +133,8 @@ class SchedulerState:
 
     def finish(self, live: LiveRequest, reason: FinishReason, now: float, error: str | None = None) -> None:
         """From any state to gone. Success leaves its KV in the cache; any other end frees it."""
-        if live.state is RequestState.RUNNING:
-            self._stop_running(live)
+        if live.state in (RequestState.RUNNING, RequestState.PAUSED):
+            self._leave(live)
         else:
             self.waiting.discard(live)
             self.followers.discard(live)
@@ -125,7 +148,7 @@ class SchedulerState:
         del self.live[live.request_id]
         self.emit(live.finished_event(reason, now, error))
 
-    def _stop_running(self, live: LiveRequest) -> None:
-        self.running.remove(live)
+    def _leave(self, live: LiveRequest) -> None:
+        (self.running if live.state is RequestState.RUNNING else self.paused).remove(live)
         for follower in self.followers.release_all(live):
             self.waiting.push(follower)

@@ -222,4 +222,5 @@ class LlamaExecutor:
             state_bytes_per_token=self.state_bytes_per_token,
             load_s=load_s,
             warmup_s=0.0,
+            max_num_paused=self.model.sizes.num_paused,
         )
