@@ -87,6 +87,7 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         settings.server,
         recorder,
         keys=ApiKeys(inputs.api_keys),
+        tiers=settings.tiers,
         lifespan=lambda: _lifespan(engine, service, on_ready),
     )
 
@@ -131,7 +132,18 @@ def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> E
 
 def _tier_policies(settings: Settings) -> tuple[TierPolicy, ...]:
     tiers = [getattr(settings.tiers, tier) for tier in ServiceTier]
-    return tuple(TierPolicy(tier.ttft_ms / 1000, tier.tpot_ms / 1000, tier.min_share) for tier in tiers)
+    return tuple(
+        TierPolicy(
+            ttft_s=tier.ttft_ms / 1000,
+            tpot_s=tier.tpot_ms / 1000,
+            min_share=tier.min_share,
+            max_num_waiting=tier.max_num_waiting,
+            max_waiting_tokens=tier.max_waiting_tokens,
+            queue_ttl_s=tier.queue_ttl_s,
+            is_downgradable=tier.is_downgradable,
+        )
+        for tier in tiers
+    )
 
 
 def _check_threads(num_threads: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, StepFinished, TokenProduced
-from ultrafast.core.request import FinishReason, Request, SamplingParams
+from ultrafast.core.request import FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.step import StepPlan
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost, FakeExecutor, expected_tokens
@@ -42,14 +42,14 @@ def make_request(
     output: tuple[int, ...] = (),
     salt: str = "",
     use_cache: bool = True,
-    ttft_s: float | None = None,
+    slo: RequestSlo | None = None,
     tpot_s: float | None = None,
     **params: object,
 ) -> Request:
     """A prompt given as a number is that many tokens nobody else has."""
     tokens = tuple(tokens_of(request_id, prompt) if isinstance(prompt, int) else prompt)
     sampling = SamplingParams(max_tokens=max_tokens, seed=1, **params)  # type: ignore[arg-type]
-    return Request(request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache, ttft_s, tpot_s)
+    return Request(request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache, slo or RequestSlo(tpot_s=tpot_s))
 
 
 def tokens_of(name: str, count: int) -> list[int]:

@@ -19,8 +19,9 @@ from ultrafast.api.health import Health
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.models import Models
 from ultrafast.api.ports import ServicePort
+from ultrafast.api.slo import SloAccount
 from ultrafast.api.tokens import Tokens
-from ultrafast.config.settings import ServerSettings
+from ultrafast.config.settings import ServerSettings, TiersSettings
 from ultrafast.core.clock import Clock
 from ultrafast.engine.health import EngineHealth
 from ultrafast.observe.recorder import Recorder
@@ -37,6 +38,7 @@ def build_app(
     lifespan: Lifespan | None = None,
     extra_routes: Iterable[BaseRoute] = (),
     clock: Clock = time.monotonic,
+    tiers: TiersSettings | None = None,
 ) -> Edge:
     """Return the application.
 
@@ -50,8 +52,11 @@ def build_app(
         lifespan: entered by `api.server` (or any ASGI server) around all requests.
         extra_routes: of other layers, for example a dashboard, which may also take `/`; not guarded by keys.
         clock: the clock of engine and serving.
+        tiers: the section `tiers`.
     """
-    context = EdgeContext(service, engine_health, settings, recorder, keys or ApiKeys(), lifecycle or Lifecycle(), clock)
+    context = EdgeContext(
+        service, engine_health, settings, recorder, keys or ApiKeys(), lifecycle or Lifecycle(), clock, tiers or TiersSettings()
+    )
     *ours, home = _routes(context)
     router = Router([*ours, *extra_routes, home], redirect_slashes=False, default=_refuse_unknown)
     return Edge(context, router, lifespan)
@@ -70,6 +75,7 @@ def _routes(context: EdgeContext) -> list[Route]:
     return [
         route("POST", "/v1/chat/completions", generations.chat),
         route("POST", "/v1/completions", generations.complete),
+        route("GET", "/v1/slo", SloAccount(context).show, needs_engine=False),
         route("GET", "/v1/models", models.list_all),
         route("GET", "/v1/models/{model:path}", models.show),
         route("POST", "/tokenize", tokens.tokenize),

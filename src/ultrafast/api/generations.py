@@ -19,6 +19,7 @@ from ultrafast.api.exchange import ClientGoneError, Exchange
 from ultrafast.api.fields import MAX_PROMPTS, GenerationRequest
 from ultrafast.api.generation import Chunks, Generation, StreamFailedError
 from ultrafast.api.options import generation_options
+from ultrafast.api.slo import SloAccount
 from ultrafast.api.unsupported import refuse_unsupported
 from ultrafast.core.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, UltrafastError, UnavailableError
 from ultrafast.core.tiers import ServiceTier
@@ -48,6 +49,7 @@ class Generations:
 
     def __init__(self, context: EdgeContext) -> None:
         self._context = context
+        self._slo = SloAccount(context)
 
     async def chat(self, exchange: Exchange) -> None:
         """Answer `POST /v1/chat/completions`."""
@@ -122,6 +124,7 @@ class Generations:
             finally:
                 now = exchange.clock()
                 recorder.finish(outcome, now, _parts(generation, now) if outcome is Outcome.COMPLETED else None)
+                self._slo.count(generation, requested or ServiceTier.DEFAULT, call.options.slo, outcome, now)
                 exchange.log_values = _log_values(generation, call, request, outcome)
 
     async def _answer(self, generation: Generation, request: GenerationRequest, kind: _Kind) -> None:

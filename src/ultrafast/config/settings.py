@@ -139,12 +139,24 @@ class SamplingSettings(Section):
     )
 
 
+_MAX_PROMPT = "Condition of the objectives: requests with longer prompts are counted apart; 0: no condition."
+_MAX_WAITING = "Requests that may wait for a place; further ones are refused."
+_MAX_WAITING_TOKENS = "Prompt tokens that they may have together; 0: no bound."
+_QUEUE_TTL = "Longest wait for a place, seconds; then the request is refused. A client can only shorten it."
+_DOWNGRADE = "Serve in the next tier that can be in time, and say so, when this one cannot."
+
+
 class TierTargets(Section):
-    """The objectives of one service tier. They become edges of the latency histograms, so that attainment is exact."""
+    """One service tier. The objectives become edges of the latency histograms, so that attainment is exact."""
 
     ttft_ms: float = Field(gt=0, description="Time to first token.")
     tpot_ms: float = Field(gt=0, description="Time per output token after the first.")
+    max_prompt_tokens: int = Field(default=0, ge=0, description=_MAX_PROMPT)
     min_share: float = Field(default=0.0, ge=0, le=0.5, description="Part of the step time that is this tier's at least.")
+    max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
+    max_waiting_tokens: int = Field(default=0, ge=0, description=_MAX_WAITING_TOKENS)
+    queue_ttl_s: float = Field(default=300, gt=0, description=_QUEUE_TTL)
+    is_downgradable: bool = Field(default=False, description=_DOWNGRADE)
 
 
 class UltrafastTargets(TierTargets):
@@ -155,6 +167,8 @@ class UltrafastTargets(TierTargets):
     min_share: float = Field(
         default=0.0, ge=0, le=0.5, description="Part of the step time that tier `ultrafast` gets at least while it has work."
     )
+    max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
+    queue_ttl_s: float = Field(default=30, gt=0, description=_QUEUE_TTL)
 
 
 class PriorityTargets(TierTargets):
@@ -165,6 +179,8 @@ class PriorityTargets(TierTargets):
     min_share: float = Field(
         default=0.1, ge=0, le=0.5, description="Part of the step time that tier `priority` gets at least while it has work."
     )
+    max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
+    queue_ttl_s: float = Field(default=60, gt=0, description=_QUEUE_TTL)
 
 
 class DefaultTargets(TierTargets):
@@ -175,6 +191,8 @@ class DefaultTargets(TierTargets):
     min_share: float = Field(
         default=0.1, ge=0, le=0.5, description="Part of the step time that tier `default` gets at least while it has work."
     )
+    max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
+    queue_ttl_s: float = Field(default=300, gt=0, description=_QUEUE_TTL)
 
 
 class FlexTargets(TierTargets):
@@ -185,6 +203,8 @@ class FlexTargets(TierTargets):
     min_share: float = Field(
         default=0.05, ge=0, le=0.5, description="Part of the step time that tier `flex` gets at least while it has work."
     )
+    max_num_waiting: int = Field(default=10000, ge=0, description=_MAX_WAITING)
+    queue_ttl_s: float = Field(default=3600, gt=0, description=_QUEUE_TTL)
 
 
 class TiersSettings(Section):

@@ -83,6 +83,27 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSlo:
+    """One request's own objectives. None = those of its tier.
+
+    Attributes:
+        ttft_s: time to first token, seconds.
+        tpot_s: time per output token after the first, seconds.
+        is_strict: refuse rather than serve too late or in another tier.
+        queue_ttl_s: longest wait for a place, seconds; can only shorten the tier's.
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    is_strict: bool = False
+    queue_ttl_s: float | None = None
+
+
+TIER_SLO = RequestSlo()
+"""Nothing beyond what the tier promises."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate. A call with n > 1 becomes n of these with the same prompt.
 
@@ -94,7 +115,7 @@ class Request:
         output_tokens: tokens that were already produced and delivered before this submission (continuation).
         cache_salt: only requests with an equal salt may share cached KV (tenant isolation).
         use_cache: False = neither read from nor leave anything in the prefix cache.
-        ttft_s, tpot_s: this request's own objectives, seconds; None = those of its tier.
+        slo: what the client asks of this request beyond its tier.
     """
 
     request_id: str
@@ -105,8 +126,7 @@ class Request:
     output_tokens: tuple[int, ...] = field(default=())
     cache_salt: str = ""
     use_cache: bool = True
-    ttft_s: float | None = None
-    tpot_s: float | None = None
+    slo: RequestSlo = TIER_SLO
 
     @property
     def num_prompt_tokens(self) -> int:

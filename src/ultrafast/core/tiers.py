@@ -52,11 +52,19 @@ class TierPolicy:
         tpot_s: objective for the time per output token after the first, seconds.
         min_share: part of the step time that the tier gets at least while it has work, in [0, 1): more urgent tiers cannot
             take everything.
+        max_num_waiting: requests that may wait for a place.
+        max_waiting_tokens: prompt tokens that these may have together; 0 = no bound.
+        queue_ttl_s: longest wait for a place, seconds.
+        is_downgradable: a request that cannot be in time is served in a less urgent tier that can.
     """
 
     ttft_s: float
     tpot_s: float
     min_share: float = 0.0
+    max_num_waiting: int = 1000
+    max_waiting_tokens: int = 0
+    queue_ttl_s: float = 300.0
+    is_downgradable: bool = False
 
 
 DEFAULT_POLICIES: tuple[TierPolicy, ...] = (

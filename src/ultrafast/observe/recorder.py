@@ -10,6 +10,7 @@ from ultrafast.core.request import FinishReason
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import CallRecorder, CallSeries
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
+from ultrafast.observe.slo import SloTracker
 
 
 class StepEvents(Protocol):
@@ -28,6 +29,7 @@ class Recorder:
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
+        self.slo = SloTracker()
         self._calls = {tier: CallSeries(metrics, tier) for tier in ServiceTier}
         self._queue = {tier: metrics.queue.labels(tier) for tier in ServiceTier}
         self._prefill = {tier: metrics.prefill.labels(tier) for tier in ServiceTier}

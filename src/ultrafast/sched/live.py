@@ -57,8 +57,8 @@ class LiveRequest:
 
     def __init__(self, request: Request, order: int, policy: TierPolicy | None = None) -> None:
         policy = policy or DEFAULT_POLICIES[request.tier.rank]
-        self.ttft_s = policy.ttft_s if request.ttft_s is None else request.ttft_s
-        self.tpot_s = policy.tpot_s if request.tpot_s is None else request.tpot_s
+        self.ttft_s = policy.ttft_s if request.slo.ttft_s is None else request.slo.ttft_s
+        self.tpot_s = policy.tpot_s if request.slo.tpot_s is None else request.slo.tpot_s
         self.last_run_s = request.arrival_s
         self.last_token_s = request.arrival_s
         self.num_pauses = 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ultrafast.core.request import TIER_SLO, RequestSlo
 from ultrafast.core.tiers import ServiceTier
 
 
@@ -36,6 +37,7 @@ class GenerationOptions:
         stop: stop strings; never part of the output.
         num_logprobs: None = off; k = chosen token plus the k most likely.
         requested_tier: canonical tier, or None when the client named none.
+        slo: this request's own objectives.
         echo: completions only: repeat the prompt in front of the output.
         is_cached: False = `cache: "off"`: neither read from nor leave anything in the prefix cache.
     """
@@ -61,6 +63,7 @@ class GenerationOptions:
     cache_salt: str = ""
     is_cached: bool = True
     echo: bool = False
+    slo: RequestSlo = TIER_SLO
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import EngineFailedError, UnavailableError
 from ultrafast.core.events import Event, RequestFinished, RequestScheduled, TokenProduced
-from ultrafast.core.request import FinishReason, Request, SamplingParams
+from ultrafast.core.request import TIER_SLO, FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.accounting import CallAccount
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent
@@ -41,6 +41,7 @@ class PreparedCall:
     cache_salt: str = ""
     is_cached: bool = True
     echoes: tuple[str, ...] = field(default=())
+    slo: RequestSlo = TIER_SLO
 
 
 class Generation:
@@ -102,6 +103,7 @@ class Generation:
                     arrival_s=call.arrival_s,
                     cache_salt=call.cache_salt,
                     use_cache=call.is_cached,
+                    slo=call.slo,
                 )
 
     def _take(self, number: int, batch: tuple[Event, ...]) -> Iterator[ServingEvent]:

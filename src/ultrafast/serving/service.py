@@ -216,6 +216,7 @@ class Service:
             cache_salt=options.cache_salt,
             is_cached=options.is_cached,
             echoes=echoes,
+            slo=options.slo,
         )
 
     def _generate(self, prepared: PreparedCall) -> AsyncGenerator[ServingEvent, None]:
