@@ -23,12 +23,14 @@ PRIORITY_TIERS = {
 
 MAX_SLO_MS = 86_400_000.0
 """A day."""
+MAX_SUPERSEDE_KEY_BYTES = 256
 
 
 def generation_options(
     request: GenerationRequest,
     headers: Mapping[bytes, bytes],
     *,
+    key_name: str | None = None,
     max_num_choices: int,
     max_tokens: int | None,
     num_logprobs: int | None,
@@ -67,6 +69,7 @@ def generation_options(
         is_cached=request.cache != "off",
         echo=echo,
         slo=requested_slo(headers),
+        supersede_key=_supersede_key(headers, key_name),
     )
 
 
@@ -102,6 +105,15 @@ def requested_slo(headers: Mapping[bytes, bytes]) -> RequestSlo:
         is_strict=strict == "true",
         queue_ttl_s=_milliseconds(headers, "x-queue-ttl-ms"),
     )
+
+
+def _supersede_key(headers: Mapping[bytes, bytes], key_name: str | None) -> tuple[str, str] | None:
+    given = headers.get(b"x-supersede-key")
+    if given is None:
+        return None
+    if not 0 < len(given) <= MAX_SUPERSEDE_KEY_BYTES:
+        raise _invalid("x-supersede-key", f"x-supersede-key must have 1 to {MAX_SUPERSEDE_KEY_BYTES} bytes, got {len(given)}.")
+    return (key_name or "", given.decode("latin-1"))
 
 
 def _milliseconds(headers: Mapping[bytes, bytes], name: str) -> float | None:

@@ -34,12 +34,14 @@ class RequestState(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a sequence produced its last token. `STOP` and `LENGTH` are success."""
+    """Why a sequence ended. `STOP` and `LENGTH` are success; with `REJECT` and `EXPIRE` nothing was computed for it."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    REJECT = "reject"
+    EXPIRE = "expire"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Request:
         output_tokens: tokens that were already produced and delivered before this submission (continuation).
         cache_salt: only requests with an equal salt may share cached KV (tenant isolation).
         use_cache: False = neither read from nor leave anything in the prefix cache.
+        is_admitted: it was admitted before (it comes again after a crash) and must not be refused now.
         slo: what the client asks of this request beyond its tier.
     """
 
@@ -127,6 +130,7 @@ class Request:
     cache_salt: str = ""
     use_cache: bool = True
     slo: RequestSlo = TIER_SLO
+    is_admitted: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -109,6 +109,7 @@ class Metrics:
         self.aborts = self._counter("aborts", "Sequences that the engine ended because their client left.", ["tier"])
         self.preemptions = self._counter("preemptions", "Sequences that lost their place for want of KV.", ["tier"])
         self.pauses = self._counter("pauses", "Times that finished sequences stood aside for more urgent ones.", ["tier"])
+        self.drops = self._counter("drops", "Sequences that were refused before they got a place, by why.", ["tier", "reason"])
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished sequences.", ["tier"])
         self.output_tokens = self._counter("output_tokens", "Output tokens that were delivered.", ["tier"])
         self.http_responses = self._counter(

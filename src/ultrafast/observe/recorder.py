@@ -72,6 +72,8 @@ class Recorder:
     def _on_finished(self, event: RequestFinished) -> None:
         self._prompt_tokens[event.tier].inc(event.num_prompt_tokens)
         self._pauses[event.tier].inc(event.num_pauses)
+        if event.drop_reason is not None:
+            self.metrics.drops.labels(event.tier, event.drop_reason).inc()
         if event.reason is FinishReason.ABORT:
             self._aborts[event.tier].inc()
         if event.scheduled_s is None:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ultrafast.core.events import Event
+from ultrafast.core.events import DropReason, Event
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import StepPlan, StepResult, StepStatus
 from ultrafast.kv.ledger import KvUsage
 from ultrafast.sched import outcome
 from ultrafast.sched.cost import CostModel
+from ultrafast.sched.gate import Gate
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.planner import Planner, item_s
@@ -39,6 +40,7 @@ class Scheduler:
     def __init__(self, limits: SchedulerLimits) -> None:
         self._state = SchedulerState(limits)
         self._planner = Planner(self._state)
+        self._gate = Gate(self._state)
         self._step = 0
         self._num_added = 0
         self._planned_at_s = 0.0
@@ -71,9 +73,9 @@ class Scheduler:
         return self._state.cost
 
     def add(self, request: Request, now: float) -> list[Event]:
-        """Take a request. It finishes at once when it can never run (ERROR) or has nothing left to produce (LENGTH).
+        """Take a request, whose id must not be that of a live one.
 
-        Its id must not be that of a live request.
+        It finishes at once when it can never run (ERROR), has nothing left to produce (LENGTH) or is refused (REJECT).
         """
         assert request.request_id not in self._state.live, f"request id {request.request_id} is already live"
         assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
@@ -86,7 +88,7 @@ class Scheduler:
         elif outcome.is_at_limit(self._state, live):
             self._state.finish(live, FinishReason.LENGTH, now)
         else:
-            self._state.waiting.push(live)
+            self._enqueue(live, now)
         return self._state.take_events()
 
     def abort(self, request_id: str, now: float) -> list[Event]:
@@ -105,6 +107,7 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """Decide the next step. The caller applies `kv_ops` even when it then plans again: no operation is handed out twice."""
         self._planned_at_s = now
+        self._expire(now)
         work = self._planner.build(now)
         return StepPlan(self._step, self._state.ledger.take_ops(), work)
 
@@ -132,6 +135,29 @@ class Scheduler:
             self._step += 1
         return self._state.take_events()
 
+    def _enqueue(self, live: LiveRequest, now: float) -> None:
+        state, tiers = self._state, self._state.limits.tiers
+        verdict = self._gate.judge(live, now)
+        if verdict.is_refused:
+            state.finish(live, FinishReason.REJECT, now, drop_reason=verdict.reason, retry_after_s=verdict.retry_after_s)
+            return
+        if verdict.tier is not live.tier:
+            live.downgrade_reason = verdict.reason
+            live.serve_in(verdict.tier, tiers[verdict.tier.rank])
+        state.waiting.push(live)
+        if not live.request.is_admitted:
+            ttl_s = tiers[live.rank].queue_ttl_s
+            own_s = live.request.slo.queue_ttl_s
+            state.deadlines.push(live, live.request.arrival_s + (ttl_s if own_s is None else min(ttl_s, own_s)))
+
+    def _expire(self, now: float) -> None:
+        """End those that waited as long as they may for a first place."""
+        state = self._state
+        for live in state.deadlines.pop_due(now):
+            num_ahead = sum(state.waiting.num_of(rank) for rank in range(live.rank + 1))
+            retry_after_s = state.drain.retry_after_s(live.rank, num_ahead, now)
+            state.finish(live, FinishReason.EXPIRE, now, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=retry_after_s)
+
     def _book_shares(self, plan: StepPlan, result: StepResult) -> None:
         """Before the outcome: a request that ends with this step has used it too."""
         if result.status is not StepStatus.OK or not plan.work:
@@ -147,6 +173,10 @@ class Scheduler:
         wanting = {live.rank for live in state.holders}
         wanting |= {rank for rank in range(len(costs_s)) if state.waiting.num_of(rank)}
         state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
+        waiting = [state.waiting.num_of(rank) for rank in range(len(costs_s))]
+        state.drain.step_finished(result.duration_s, state.num_started, waiting)
+        state.num_started = [0] * len(costs_s)
+        state.last_step_s = result.duration_s
 
     def _why_never(self, live: LiveRequest) -> str | None:
         limits = self._state.limits

@@ -13,11 +13,15 @@ No policy here: who moves is decided elsewhere.
 
 from __future__ import annotations
 
-from ultrafast.core.events import Event, RequestPreempted, RequestScheduled
+from dataclasses import replace
+
+from ultrafast.core.events import DropReason, Event, RequestPreempted, RequestScheduled
 from ultrafast.core.request import FinishReason, RequestState
 from ultrafast.kv.ledger import KvLedger
 from ultrafast.kv.tree import Match
 from ultrafast.sched.cost import CostModel
+from ultrafast.sched.deadlines import QueueDeadlines
+from ultrafast.sched.drain import Drain
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
@@ -27,7 +31,12 @@ from ultrafast.sched.waiting import WaitingQueue
 
 
 class SchedulerState:
-    """Requests by state, the KV ledger, what was learnt, and events not yet handed out."""
+    """Requests by state, the KV ledger, what was learnt, and events not yet handed out.
+
+    Attributes:
+        num_started: requests that got their first place since the last step was booked, by rank.
+        last_step_s: how long the last step took.
+    """
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
@@ -48,6 +57,10 @@ class SchedulerState:
         self.cost = CostModel()
         self.faults = Faults()
         self.shares = Shares(limits.tiers)
+        self.drain = Drain(len(limits.tiers))
+        self.deadlines = QueueDeadlines()
+        self.num_started = [0] * len(limits.tiers)
+        self.last_step_s = 0.0
         self._events: list[Event] = []
 
     def emit(self, event: Event) -> None:
@@ -77,8 +90,10 @@ class SchedulerState:
         if live.num_cached_first is None:
             live.num_cached_first = min(live.num_computed, live.request.num_prompt_tokens)
             live.scheduled_s = now
+            self.num_started[live.rank] += 1
         self.running.append(live)
-        self.emit(RequestScheduled(live.request_id, now, live.num_computed))
+        tier = live.tier if live.downgrade_reason else None
+        self.emit(RequestScheduled(live.request_id, now, live.num_computed, tier, live.downgrade_reason))
 
     def pause(self, live: LiveRequest) -> None:
         """From running to paused: it is in no step for a while. Who waits for its prefix goes on waiting."""
@@ -103,7 +118,7 @@ class SchedulerState:
         if not live.num_preemptions:
             live.num_cached_first = 0
         self._events = [
-            RequestScheduled(event.request_id, event.at_s, 0)
+            replace(event, num_cached_tokens=0)
             if isinstance(event, RequestScheduled) and event.request_id == live.request_id
             else event
             for event in self._events
@@ -129,9 +144,18 @@ class SchedulerState:
         live.num_preemptions += 1
         live.state = RequestState.PREEMPTED
         self.waiting.push(live)
-        self.emit(RequestPreempted(live.request_id, now, live.request.tier))
+        self.emit(RequestPreempted(live.request_id, now, live.tier))
 
-    def finish(self, live: LiveRequest, reason: FinishReason, now: float, error: str | None = None) -> None:
+    def finish(
+        self,
+        live: LiveRequest,
+        reason: FinishReason,
+        now: float,
+        error: str | None = None,
+        *,
+        drop_reason: DropReason | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         """From any state to gone. Success leaves its KV in the cache; any other end frees it."""
         if live.state in (RequestState.RUNNING, RequestState.PAUSED):
             self._leave(live)
@@ -146,7 +170,8 @@ class SchedulerState:
             live.sequence = None
         live.state = RequestState.FINISHED
         del self.live[live.request_id]
-        self.emit(live.finished_event(reason, now, error))
+        event = live.finished_event(reason, now, error)
+        self.emit(replace(event, drop_reason=drop_reason, retry_after_s=retry_after_s) if drop_reason else event)
 
     def _leave(self, live: LiveRequest) -> None:
         (self.running if live.state is RequestState.RUNNING else self.paused).remove(live)

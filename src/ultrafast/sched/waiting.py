@@ -24,6 +24,10 @@ class WaitingQueue:
         """Waiting requests of one tier."""
         return len(self._lanes[rank].members)
 
+    def num_tokens_of(self, rank: int) -> int:
+        """Prompt and output tokens of the waiting requests of one tier."""
+        return self._lanes[rank].num_tokens
+
     def push(self, live: LiveRequest) -> None:
         self._lanes[live.rank].push(live)
 
@@ -53,10 +57,12 @@ class _Lane:
     def __init__(self) -> None:
         self.heap: list[tuple[OrderKey, LiveRequest]] = []
         self.members: set[LiveRequest] = set()
+        self.num_tokens = 0
 
     def push(self, live: LiveRequest) -> None:
         assert live not in self.members, f"{live.request_id} already waits"
         self.members.add(live)
+        self.num_tokens += len(live.tokens)
         heappush(self.heap, (order_key(live), live))
 
     def head(self) -> LiveRequest | None:
@@ -67,10 +73,15 @@ class _Lane:
     def pop(self, live: LiveRequest) -> None:
         assert self.head() is live, f"{live.request_id} is not the head of its tier"
         heappop(self.heap)
-        self.members.remove(live)
+        self._remove(live)
 
     def discard(self, live: LiveRequest) -> None:
-        self.members.discard(live)
+        if live in self.members:
+            self._remove(live)
         if len(self.heap) > 2 * len(self.members) + _MIN_GARBAGE:
             self.heap = [entry for entry in self.heap if entry[1] in self.members]
             heapify(self.heap)
+
+    def _remove(self, live: LiveRequest) -> None:
+        self.members.remove(live)
+        self.num_tokens -= len(live.tokens)

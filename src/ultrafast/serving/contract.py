@@ -38,6 +38,7 @@ class GenerationOptions:
         num_logprobs: None = off; k = chosen token plus the k most likely.
         requested_tier: canonical tier, or None when the client named none.
         slo: this request's own objectives.
+        supersede_key: (name of the API key, the client's key): a newer call of the same key ends this one.
         echo: completions only: repeat the prompt in front of the output.
         is_cached: False = `cache: "off"`: neither read from nor leave anything in the prefix cache.
     """
@@ -64,6 +65,7 @@ class GenerationOptions:
     is_cached: bool = True
     echo: bool = False
     slo: RequestSlo = TIER_SLO
+    supersede_key: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class Started:
 
     Attributes:
         tier: the tier that serves.
-        tier_reason: why that one: "requested", "default", ...
+        tier_reason: why that one: "requested", "default", or that of `core.events.DropReason` which moved it to a less urgent one
         queue_s: from arrival until the engine gave the (first) sequence its place.
         prefill_s: from then until the first token.
     """

@@ -16,7 +16,9 @@ from ultrafast.serving.accounting import CallAccount
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent
 from ultrafast.serving.merge import MergedStreams
 from ultrafast.serving.ports import EnginePort, EngineStream
+from ultrafast.serving.refusals import refusal
 from ultrafast.serving.stream import ChoiceStream, OutputPlan
+from ultrafast.serving.supersede import Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class Generation:
 
     _numbers = itertools.count()
 
-    def __init__(self, call: PreparedCall, engine: EnginePort, clock: Clock) -> None:
+    def __init__(self, call: PreparedCall, engine: EnginePort, clock: Clock, claim: Claim | None = None) -> None:
+        self._claim = claim or Claim()
         self._call = call
         self._engine = engine
         self._clock = clock
@@ -58,14 +61,18 @@ class Generation:
         self._is_done = [False] * num_streams
         self._is_started = False
         lengths = [len(prompt) for prompt in call.prompts]
+        self._tier = call.tier
+        self._tier_reason = call.tier_reason
         self._account = CallAccount(call.arrival_s, clock(), lengths, call.num_choices)
 
     async def events(self) -> AsyncGenerator[ServingEvent, None]:
         """Yield the call's events; closing this generator aborts what still runs.
 
         Raises:
-            EngineFailedError, UnavailableError: see `Service.chat`.
+            EngineFailedError, UnavailableError, OverloadedError: see `Service.chat`.
+            InvalidRequestError: an objective that the client insists on can never be met.
         """
+        self._claim.check()
         if self._call.params[0].max_tokens == 0:
             for event in self._without_engine():
                 yield event
@@ -88,6 +95,7 @@ class Generation:
             for stream in streams:
                 stream.abort()
             raise
+        self._claim.watch(streams)
         return streams
 
     def _requests(self) -> Iterator[Request]:
@@ -120,17 +128,32 @@ class Generation:
                 self._account.finished(number, event)
             elif isinstance(event, RequestScheduled):
                 self._account.scheduled(number, event)
+                self._note_tier(event)
         if finished is not None:
-            _raise_failure(finished)
+            self._raise_failure(finished)
         if not tokens and finished is None:
             return
         if not self._is_started:
             yield from self._started()
         yield from self._output(self._choices[number], tokens, finished)
 
+    def _raise_failure(self, finished: RequestFinished) -> None:
+        if finished.reason in (FinishReason.REJECT, FinishReason.EXPIRE):
+            raise refusal(finished)
+        if finished.reason is FinishReason.ERROR:
+            raise EngineFailedError(finished.error or "the engine could not finish this request")
+        if finished.reason is FinishReason.ABORT:
+            self._claim.check()
+            raise UnavailableError("the server ended this request because it is shutting down")
+
+    def _note_tier(self, event: RequestScheduled) -> None:
+        """A call is in the least urgent tier that one of its sequences was moved to."""
+        if event.tier is not None and event.downgrade_reason is not None and event.tier.rank > self._tier.rank:
+            self._tier, self._tier_reason = event.tier, event.downgrade_reason.value
+
     def _started(self) -> Iterator[ServingEvent]:
         self._is_started = True
-        yield self._account.started(self._clock(), self._call.tier, self._call.tier_reason)
+        yield self._account.started(self._clock(), self._tier, self._tier_reason)
         for choice in self._choices if self._call.echoes else ():
             yield Delta(choice.index, text=self._call.echoes[choice.index // self._call.num_choices])
 
@@ -158,13 +181,6 @@ class Generation:
 
 def _with_seed(params: SamplingParams, choice: int) -> SamplingParams:
     return params if choice == 0 else replace(params, seed=params.seed + choice)
-
-
-def _raise_failure(finished: RequestFinished) -> None:
-    if finished.reason is FinishReason.ERROR:
-        raise EngineFailedError(finished.error or "the engine could not finish this request")
-    if finished.reason is FinishReason.ABORT:
-        raise UnavailableError("the server ended this request because it is shutting down")
 
 
 def _finish_reason(choice: ChoiceStream, finished: RequestFinished | None) -> str:

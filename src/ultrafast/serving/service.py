@@ -28,6 +28,7 @@ from ultrafast.serving.sampling import SamplingDefaults, concrete_seed, sampling
 from ultrafast.serving.stops import StopAutomaton
 from ultrafast.serving.stream import OutputPlan
 from ultrafast.serving.structured import grammar_for, is_large
+from ultrafast.serving.supersede import Claim, Superseding
 from ultrafast.serving.tool_formats import MARKERS, THINK_CLOSE, THINK_OPEN
 from ultrafast.serving.tools import ToolPlan, plan_tools
 
@@ -76,6 +77,7 @@ class Service:
         self._created_s = created_s
         self._defaults = defaults or SamplingDefaults()
         self._clock = clock
+        self._superseding = Superseding()
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="prompt")
         self._huge_worker = ThreadPoolExecutor(1, thread_name_prefix="huge-prompt")
         self.prompts = PromptBuilder(tokenizer, template_source)
@@ -94,20 +96,24 @@ class Service:
             ModelNotFoundError, InvalidRequestError, ContextLengthError: before the first event.
             UnavailableError: the engine takes no requests, or stopped in the middle of this one.
             EngineFailedError: the engine could not finish.
+            OverloadedError: it was refused or waited too long.
+            SupersededError: the client sent a newer call in its place.
         """
         self._check_model(call.model)
-        prepared = await self._prepare_chat(call)
-        async with aclosing(self._generate(prepared)) as events:
-            async for event in events:
-                yield event
+        with self._superseding.claim(call.options.supersede_key) as claim:
+            prepared = await self._prepare_chat(call)
+            async with aclosing(self._generate(prepared, claim)) as events:
+                async for event in events:
+                    yield event
 
     async def complete(self, call: CompletionCall) -> AsyncGenerator[ServingEvent, None]:
         """Continue one or more texts. Same events and errors as `chat`."""
         self._check_model(call.model)
-        prepared = await self._prepare_completion(call)
-        async with aclosing(self._generate(prepared)) as events:
-            async for event in events:
-                yield event
+        with self._superseding.claim(call.options.supersede_key) as claim:
+            prepared = await self._prepare_completion(call)
+            async with aclosing(self._generate(prepared, claim)) as events:
+                async for event in events:
+                    yield event
 
     async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Return the tokens of a text, which may be longer than the context.
@@ -219,8 +225,8 @@ class Service:
             slo=options.slo,
         )
 
-    def _generate(self, prepared: PreparedCall) -> AsyncGenerator[ServingEvent, None]:
-        return Generation(prepared, self._engine, self._clock).events()
+    def _generate(self, prepared: PreparedCall, claim: Claim) -> AsyncGenerator[ServingEvent, None]:
+        return Generation(prepared, self._engine, self._clock, claim).events()
 
     async def _completion_tokens(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):
