@@ -43,12 +43,13 @@ def make_request(
     output: tuple[int, ...] = (),
     salt: str = "",
     use_cache: bool = True,
+    may_speculate: bool = True,
     **params: object,
 ) -> Request:
     """A prompt given as a number is that many tokens nobody else has."""
     tokens = tuple(tokens_of(request_id, prompt) if isinstance(prompt, int) else prompt)
     sampling = SamplingParams(max_tokens=max_tokens, seed=1, **params)  # type: ignore[arg-type]
-    return Request(request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache)
+    return Request(request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache, may_speculate)
 
 
 def tokens_of(name: str, count: int) -> list[int]:
@@ -59,8 +60,11 @@ def tokens_of(name: str, count: int) -> list[int]:
 class Simulation:
     """One engine on simulated time. `events` and `plans` keep everything that happened."""
 
-    def __init__(self, limits: SchedulerLimits | None = None, *, end_every: int = 0, cost: FakeCost | None = None) -> None:
+    def __init__(
+        self, limits: SchedulerLimits | None = None, *, end_every: int = 0, cost: FakeCost | None = None, loop: int = 0
+    ) -> None:
         self.limits = limits or make_limits()
+        self.loop = loop
         self.clock = ManualClock()
         self.scheduler = Scheduler(self.limits)
         self.end_every = end_every
@@ -73,6 +77,7 @@ class Simulation:
             can_trim=self.limits.can_trim,
             vocab_size=VOCAB_SIZE,
             end_every=end_every,
+            loop=loop,
         )
         self.requests: dict[str, Request] = {}
         self.events: list[Event] = []
@@ -148,7 +153,7 @@ class Simulation:
     def check_output(self, request_id: str) -> None:
         """Exactly the tokens that the request produces alone; a request that was cut short has the first of them."""
         request, finished = self.requests[request_id], self.finished[request_id]
-        expected = expected_tokens(request, vocab_size=VOCAB_SIZE, end_every=self.end_every)
+        expected = expected_tokens(request, vocab_size=VOCAB_SIZE, end_every=self.end_every, loop=self.loop)
         got = self.output[request_id]
         assert got == expected[: len(got)], f"{request_id} produced other tokens than alone"
         assert finished.num_output_tokens == len(got)

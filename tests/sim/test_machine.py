@@ -28,6 +28,7 @@ class EngineMachine(RuleBasedStateMachine):
         can_trim=st.sampled_from([True, True, True, False]),
         step_tokens=st.sampled_from([16, 64, 7]),
         end_every=st.sampled_from([0, 7]),
+        loop=st.sampled_from([0, 5]),
     )
     def start(
         self,
@@ -38,6 +39,7 @@ class EngineMachine(RuleBasedStateMachine):
         can_trim: bool,
         step_tokens: int,
         end_every: int,
+        loop: int,
     ) -> None:
         limits = make_limits(
             kv_capacity_tokens=capacity,
@@ -48,7 +50,7 @@ class EngineMachine(RuleBasedStateMachine):
             can_trim=can_trim,
             reserve_tokens=16,
         )
-        self.sim = Simulation(limits, end_every=end_every)
+        self.sim = Simulation(limits, end_every=end_every, loop=loop)
         self.num_added = 0
         self.sick: set[str] = set()
         self.num_faults = 0

@@ -60,6 +60,7 @@ def generation_options(
         requested_tier=requested_tier(request, headers),
         cache_salt=request.cache_salt or "",
         is_cached=request.cache != "off",
+        may_speculate=request.speculation is not False,
         echo=echo,
     )
 

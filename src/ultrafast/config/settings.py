@@ -114,6 +114,10 @@ class EngineSettings(Section):
     num_gpu_layers: int = Field(default=-1, ge=-1, description="Layers on the GPU; -1: all that fit. Ignored by a CPU build.")
     threadpool_poll: int = Field(default=50, ge=0, le=100, description="How eagerly idle compute threads spin; 0: sleep at once.")
     enable_prefix_cache: bool = Field(default=True, description="Reuse the KV of equal prompt beginnings between requests.")
+    speculation: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Guess tokens that repeat earlier text and check several per step, where that is measured to pay.",
+    )
     libllama_path: str | None = Field(
         default=None,
         description="Another libllama of the same build; unset: `ULTRAFAST_LIBLLAMA`, if that is set.",

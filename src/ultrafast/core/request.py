@@ -90,6 +90,7 @@ class Request:
         output_tokens: tokens that were already produced and delivered before this submission (continuation).
         cache_salt: only requests with an equal salt may share cached KV (tenant isolation).
         use_cache: False = neither read from nor leave anything in the prefix cache.
+        may_speculate: False = its tokens are computed one by one, without drafts.
     """
 
     request_id: str
@@ -100,6 +101,7 @@ class Request:
     output_tokens: tuple[int, ...] = field(default=())
     cache_salt: str = ""
     use_cache: bool = True
+    may_speculate: bool = True
 
     @property
     def num_prompt_tokens(self) -> int:

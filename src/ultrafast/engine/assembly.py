@@ -22,6 +22,8 @@ def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     scheduler = make_scheduler(executor.facts, configure.options)
     for sample in samples:
         scheduler.cost.observe(sample.num_outputs, sample.num_prefill_tokens, sample.duration_s)
+        if not sample.num_prefill_tokens:
+            scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
     return Parts(executor, scheduler, executor.facts)
 
 
@@ -46,6 +48,7 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions) -> Scheduler:
         max_cached_tokens=facts.max_cached_tokens,
         can_trim=facts.can_trim,
         enable_prefix_cache=options.enable_prefix_cache,
+        enable_speculation=options.speculation == "auto",
     )
     return Scheduler(limits)
 

@@ -26,6 +26,7 @@ class EngineOptions:
         num_gpu_layers: layers on the GPU; -1 = all that fit; ignored by a CPU build.
         threadpool_poll: 0-100, how eagerly idle compute threads spin (0 = sleep at once).
         enable_prefix_cache: reuse KV between requests.
+        speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -45,6 +46,7 @@ class EngineOptions:
     num_gpu_layers: int = -1
     threadpool_poll: int = 50
     enable_prefix_cache: bool = True
+    speculation: str = "auto"
     libllama_path: str | None = None
 
 

@@ -126,6 +126,11 @@ class Metrics:
         self.prefix_hits = self._counter(
             "prefix_cache_hit_tokens", "Prompt tokens that were found there and not computed again.", []
         )
+        self.drafted_tokens = self._counter("spec_drafted_tokens", "Tokens that were guessed and checked.", [])
+        self.accepted_tokens = self._counter("spec_accepted_tokens", "Guessed tokens that were right.", [])
+        self.spec_gain = self._gauge(
+            "spec_gain", "Tokens per second of steps with guesses over those without, lately; 0: not measured."
+        )
         self.restarts = self._counter("engine_restarts", "How often the engine process was replaced after a crash.", [])
         self.last_step_age = self._gauge("last_step_age_seconds", "Time since the last finished step; 0 before the first.")
         self.build = Info("ultrafast_build", "Versions and model of this server.", registry=self.registry)

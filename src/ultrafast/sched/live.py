@@ -12,6 +12,7 @@ from __future__ import annotations
 from ultrafast.core.events import RequestFinished
 from ultrafast.core.request import FinishReason, Request, RequestState
 from ultrafast.kv.segment import SequenceKv
+from ultrafast.sched.speculation.track import Track
 
 
 class LiveRequest:
@@ -27,7 +28,8 @@ class LiveRequest:
         blocked_version: the ledger's version at which it was refused a start: while that stands, nothing has been freed and
             asking again (which costs a match of the whole prompt) is in vain. -1 = ask.
         num_cached_first: prompt tokens skipped at its first scheduling; None before.
-        total_computed: tokens of all its forward passes, recomputation included.
+        total_computed: tokens of all its forward passes, recomputation included, wrong drafts not.
+        speculation: what its guesses have taught; None before the first.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class LiveRequest:
         "request",
         "scheduled_s",
         "sequence",
+        "speculation",
         "state",
         "tokens",
         "total_computed",
@@ -62,6 +65,7 @@ class LiveRequest:
         self.num_cached_first: int | None = None
         self.total_computed = 0
         self.num_preemptions = 0
+        self.speculation: Track | None = None
 
     @property
     def request_id(self) -> str:

@@ -3,6 +3,8 @@
     waiting --admit--> running:  | decodes: 1 token each | chunk | chunk | ...     sum <= max_step_tokens
                                    a decode that finds no cell preempts exactly one request, perhaps itself
 
+A step of few decodes and nothing else may get drafts on top (`speculation`).
+
 Every "who" and "how much" is a policy in a file of its own; here is only the order in which they are asked.
 """
 
@@ -33,7 +35,13 @@ class Planner:
         eligible = state.faults.suspects(state.running) or state.running
         work = self._decodes([live for live in eligible if live.is_decoding], now)
         work += self._prefills([live for live in eligible if not live.is_decoding and live.sequence], len(work), now)
-        return tuple(work)
+        return self._with_drafts(tuple(work))
+
+    def _with_drafts(self, work: tuple[SequenceWork, ...]) -> tuple[SequenceWork, ...]:
+        state = self._state
+        if state.faults.is_isolating or state.faults.slack:
+            return work
+        return state.drafting.extend(work, state.live, self._ledger.num_free)
 
     def _admit(self, now: float) -> None:
         while (head := self._state.waiting.head()) is not None and self._has_slot(head):

@@ -21,6 +21,7 @@ from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.sharing import Followers
+from ultrafast.sched.speculation.drafting import Drafting
 from ultrafast.sched.waiting import WaitingQueue
 
 
@@ -44,6 +45,7 @@ class SchedulerState:
         self.running: list[LiveRequest] = []
         self.cost = CostModel()
         self.faults = Faults()
+        self.drafting = Drafting(limits)
         self._events: list[Event] = []
 
     def emit(self, event: Event) -> None:

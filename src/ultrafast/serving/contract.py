@@ -38,6 +38,7 @@ class GenerationOptions:
         requested_tier: canonical tier, or None when the client named none.
         echo: completions only: repeat the prompt in front of the output.
         is_cached: False = `cache: "off"`: neither read from nor leave anything in the prefix cache.
+        may_speculate: False = tokens are computed one by one.
     """
 
     max_tokens: int | None = None
@@ -60,6 +61,7 @@ class GenerationOptions:
     requested_tier: ServiceTier | None = None
     cache_salt: str = ""
     is_cached: bool = True
+    may_speculate: bool = True
     echo: bool = False
 
 

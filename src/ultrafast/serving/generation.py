@@ -40,6 +40,7 @@ class PreparedCall:
     tier_reason: str
     cache_salt: str = ""
     is_cached: bool = True
+    may_speculate: bool = True
     echoes: tuple[str, ...] = field(default=())
 
 
@@ -102,6 +103,7 @@ class Generation:
                     arrival_s=call.arrival_s,
                     cache_salt=call.cache_salt,
                     use_cache=call.is_cached,
+                    may_speculate=call.may_speculate,
                 )
 
     def _take(self, number: int, batch: tuple[Event, ...]) -> Iterator[ServingEvent]:
