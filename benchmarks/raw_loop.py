@@ -6,24 +6,18 @@ the same number of tokens greedily; no IPC, no text. The rate counts from the fi
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from benchmarks.in_process import InProcessEngine, engine_on_thread
 from benchmarks.options import Options
 from benchmarks.report import Benchmark, Report
 from benchmarks.stats import median_interval, percentile
 from ultrafast.core.request import Request, SamplingParams
-from ultrafast.engine.assembly import make_scheduler
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.executor import LlamaExecutor
-from ultrafast.engine.loop import EngineLoop
-from ultrafast.engine.messages import Shutdown, StepReport, Submit
 from ultrafast.engine.options import EngineOptions
 
 PROMPT = tuple(range(1000, 1016))
@@ -35,13 +29,13 @@ def run(options: Options) -> Report:
     executor = LlamaExecutor.load(_engine_options(options), lambda _stage, _fraction: None)
     executor.warm_up(lambda _stage, _fraction: None)
     ours, bare, agreements = [], [], []
-    with _engine(executor, _engine_options(options)) as engine:
+    with engine_on_thread(executor, _engine_options(options)) as engine:
         _bare(executor, num_tokens)  # not counted, nor is the first of ours
-        engine.generate("warm-up", num_tokens)
+        _generate(engine, "warm-up", num_tokens)
         for i in range(num_groups):
-            first = engine.generate(f"first-{i}", num_tokens)
+            first = _generate(engine, f"first-{i}", num_tokens)
             second, third = _bare(executor, num_tokens), _bare(executor, num_tokens)
-            fourth = engine.generate(f"fourth-{i}", num_tokens)
+            fourth = _generate(engine, f"fourth-{i}", num_tokens)
             ours.append((first[1] + fourth[1]) / 2)
             bare.append((second[1] + third[1]) / 2)
             agreements.append(first[0] == second[0] == third[0] == fourth[0])
@@ -63,46 +57,15 @@ def _engine_options(options: Options) -> EngineOptions:
         num_threads=options.num_threads,
         kv_capacity_tokens=options.context_tokens,
         enable_prefix_cache=False,  # both sides start from an empty pool
+        speculation="off",  # the bare loop has none
     )
 
 
-class _Engine:
-    """The engine loop on its thread. Idle between two calls of `generate`, so that the context is free for others."""
-
-    def __init__(self, loop: EngineLoop, reports: queue.SimpleQueue[tuple[int, StepReport]]) -> None:
-        self._loop = loop
-        self._reports = reports
-
-    def generate(self, request_id: str, num_tokens: int) -> tuple[list[int], float]:
-        """Tokens, and tokens per second from the first to the last."""
-        params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
-        self._loop.post(Submit(Request(request_id, PROMPT, params, arrival_s=time.monotonic())))
-        tokens: list[int] = []
-        stamps: list[int] = []
-        is_finished = False
-        while not is_finished:
-            stamp, report = self._reports.get(timeout=120)
-            for event in report.tokens:
-                tokens.append(event.token)
-                stamps.append(stamp)
-            is_finished = bool(report.finished)
-        assert len(tokens) == num_tokens, f"{len(tokens)} tokens instead of {num_tokens}: {report.finished}"
-        time.sleep(0.05)  # the loop frees the sequence in a turn of its own, then sleeps
-        return tokens, (num_tokens - 1) / ((stamps[-1] - stamps[0]) / 1e9)
-
-
-@contextmanager
-def _engine(executor: LlamaExecutor, options: EngineOptions) -> Iterator[_Engine]:
-    reports: queue.SimpleQueue[tuple[int, StepReport]] = queue.SimpleQueue()
-    scheduler = make_scheduler(executor.facts, options)
-    loop = EngineLoop(scheduler, executor, time.monotonic, lambda report: reports.put((time.perf_counter_ns(), report)))
-    thread = threading.Thread(target=loop.run, name="engine")
-    thread.start()
-    try:
-        yield _Engine(loop, reports)
-    finally:
-        loop.post(Shutdown())
-        thread.join()
+def _generate(engine: InProcessEngine, request_id: str, num_tokens: int) -> tuple[list[int], float]:
+    """Tokens, and tokens per second from the first to the last."""
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
+    (output,) = engine.generate([Request(request_id, PROMPT, params, arrival_s=time.monotonic())])
+    return output.tokens, (num_tokens - 1) / ((output.stamps_ns[-1] - output.stamps_ns[0]) / 1e9)
 
 
 def _bare(executor: LlamaExecutor, num_tokens: int) -> tuple[list[int], float]:

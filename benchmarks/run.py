@@ -26,7 +26,7 @@ from benchmarks.options import Options  # noqa: E402
 from benchmarks.report import Benchmark, write_json  # noqa: E402
 
 RESULTS_DIR = ROOT / "benchmarks" / "results"
-NAMES = ("vs_llama_server", "raw_loop", "api_overhead", "scheduler_steps", "warm_first", "crash_recovery", "soak")
+NAMES = ("vs_llama_server", "raw_loop", "api_overhead", "scheduler_steps", "warm_first", "crash_recovery", "soak", "speculation")
 EXIT_FAILED = 1
 
 
