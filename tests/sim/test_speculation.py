@@ -68,6 +68,19 @@ def test_many_decodes_silence_speculation() -> None:
     sim.check_all_finished()
 
 
+@pytest.mark.parametrize(("num_requests", "max_rows"), [(1, 7), (2, 3)])
+def test_a_step_with_drafts_stays_within_its_time(num_requests: int, max_rows: int) -> None:
+    """Steps take 30 ms and 10 ms per draft; 90 ms are allowed to a single decode, 45 ms to several."""
+    sim = simulate(cost=FakeCost(fixed_s=0.03, output_s=0.0, draft_s=0.01), step_target_s=0.01)
+    for num_rows in range(1, 12):
+        sim.scheduler.step_times.observe(num_rows, 0.03 + 0.01 * max(0, num_rows - num_requests))
+    sim.add(*[make_request(f"r{i}", 20, 200) for i in range(num_requests)])
+    sim.run()
+    sim.check_all_finished()
+    rows = [plan.num_tokens for plan in sim.plans if plan.num_drafts and len(plan.work) == num_requests]
+    assert max(rows) == max_rows
+
+
 def test_drafts_never_ride_with_a_prefill() -> None:
     sim = simulate()
     sim.add(make_request("r", 20, 200))

@@ -20,10 +20,12 @@ from ultrafast.sched.speculation.track import Track
 
 MAX_DECODES = 3
 """With more decodes in a step, its rows are used well without guesses."""
-ALONE_STRETCH = 2.0
-"""A step of a single decode may take this many times step_target_s: nobody waits for it except a new arrival."""
-SLOW_STRETCH = 1.5
-"""Where one decode takes longer than the target, a step with drafts may take this many times as long as one without."""
+TARGET_STRETCH = 2.0
+PLAIN_STRETCH = 3.0
+"""A step of a single decode may take so many times step_target_s, or so many times as long as without drafts where that is more:
+nobody waits for it except a new arrival."""
+SHARED_PLAIN_STRETCH = 1.5
+"""The latter with several decodes, of which one may have no drafts and only wait; the step then stays within step_target_s."""
 _MAX_STEPS_BETWEEN_PLAIN = 32
 """So often a step runs without drafts, to measure again what it takes: the yardstick of the gain."""
 _PAUSE_AFTER_FAULT = 16
@@ -124,8 +126,10 @@ class Drafting:
         return _Guess(live, live.speculation, found) if found else None
 
     def _limit_s(self, num_decodes: int) -> float:
-        stretch = ALONE_STRETCH if num_decodes == 1 else 1.0
-        return max(stretch * self._limits.step_target_s, SLOW_STRETCH * self.times.predict_s(num_decodes))
+        plain_s, target_s = self.times.predict_s(num_decodes), self._limits.step_target_s
+        if num_decodes == 1:
+            return max(TARGET_STRETCH * target_s, PLAIN_STRETCH * plain_s)
+        return max(target_s, SHARED_PLAIN_STRETCH * plain_s)
 
     def _book_acceptance(self, work: Sequence[SequenceWork], num_draws: Mapping[str, int]) -> None:
         for item in work:
