@@ -64,11 +64,13 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         max_step_tokens=facts.max_step_tokens,
         step_target_s=options.step_target_s or DEFAULT_STEP_TARGET_S,
         max_num_running=facts.max_num_running,
+        max_num_paused=facts.max_num_paused,
         max_num_cached=facts.max_num_cached,
         max_cached_tokens=facts.max_cached_tokens,
         can_trim=facts.can_trim,
         enable_prefix_cache=options.enable_prefix_cache,
         levels=levels,
+        tiers=options.tiers,
     )
     return Scheduler(limits)
 
@@ -99,4 +101,5 @@ def _fake_facts(options: EngineOptions) -> EngineFacts:
         state_bytes_fixed=0,
         load_s=0.0,
         warmup_s=0.0,
+        max_num_paused=options.max_num_paused or options.max_num_running,
     )

@@ -106,8 +106,13 @@ class Metrics:
         self.requests_in_flight = self._gauge("requests_in_flight", "Calls that were received and have not ended.")
         self.requests_waiting = self._gauge("requests_waiting", "Sequences that wait for a place in the engine.")
         self.requests_running = self._gauge("requests_running", "Sequences that have a place in the engine.")
+        self.requests_paused = self._gauge(
+            "requests_paused", "Sequences that stand aside for more urgent ones and keep their KV."
+        )
         self.aborts = self._counter("aborts", "Sequences that the engine ended because their client left.", ["tier"])
         self.preemptions = self._counter("preemptions", "Sequences that lost their place for want of KV.", ["tier"])
+        self.pauses = self._counter("pauses", "Times that finished sequences stood aside for more urgent ones.", ["tier"])
+        self.drops = self._counter("drops", "Sequences that were refused before they got a place, by why.", ["tier", "reason"])
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished sequences.", ["tier"])
         self.output_tokens = self._counter("output_tokens", "Output tokens that were delivered.", ["tier"])
         self.http_responses = self._counter(

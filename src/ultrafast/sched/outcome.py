@@ -48,6 +48,7 @@ def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: flo
         state.ledger.extend(live.sequence, list(item.tokens))
         live.num_computed += len(item.tokens)
         live.total_computed += len(item.tokens)
+        live.last_run_s = now
         state.release_followers(live)
         if item.samples:
             assert item.request_id in sampled, f"no token was drawn for {item.request_id}, and it did not fail"
@@ -59,6 +60,7 @@ def _take_token(state: SchedulerState, live: LiveRequest, drawn: SampledToken, n
         state.finish(live, FinishReason.STOP, now)
         return
     live.tokens.append(drawn.token)
+    live.last_token_s = now
     if live.first_token_s is None:
         live.first_token_s = now
     state.emit(TokenProduced(live.request_id, drawn.token, drawn.logprobs))
@@ -83,10 +85,10 @@ def _give_way(state: SchedulerState, num_tokens: int, now: float) -> None:
     state.faults.out_of_kv(state.ledger.num_free, num_tokens)
     if state.ledger.evict_one():
         return
-    victim = choose_victim(state.running)
+    victim = choose_victim(state.holders)
     if victim is None:
         return
-    is_alone = len(state.running) == 1
+    is_alone = len(state.holders) == 1
     if state.faults.is_out_of_kv_hopeless or (is_alone and num_tokens <= 1):
         reason = FinishReason.LENGTH if victim.num_output else FinishReason.ERROR
         error = None if victim.num_output else "The engine has no room in its KV pool for this request."
@@ -124,6 +126,7 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_kv_tokens_cached=usage.num_cached_tokens,
         num_kv_tokens_free=usage.num_free_tokens,
         prefills=_prefills(work) if num_prefill_tokens else (),
+        num_paused=len(state.paused),
     )
 
 

@@ -60,6 +60,12 @@ class Restorer:
         """Its sequence is not complete yet; nothing can be computed for it."""
         return live in self._loads
 
+    def reach(self, live: LiveRequest, num_matched: int, now: float) -> int:
+        """Leading tokens that need not be computed when the device has `num_matched` of them; nothing is fetched yet."""
+        levels = self._ledger.levels
+        parts = self._find(levels, live, num_matched, now) if levels is not None and live.can_reuse else []
+        return parts[-1].end if parts else num_matched
+
     # -- before the start ---------------------------------------------------------------------------------------------------
 
     def prefetch(self, live: LiveRequest, now: float) -> None:

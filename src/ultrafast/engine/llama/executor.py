@@ -244,4 +244,5 @@ class LlamaExecutor:
             state_bytes_fixed=self.state_bytes_fixed,
             load_s=load_s,
             warmup_s=0.0,
+            max_num_paused=self.model.sizes.num_paused,
         )
