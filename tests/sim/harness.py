@@ -57,13 +57,16 @@ def make_request(
     use_cache: bool = True,
     slo: RequestSlo | None = None,
     tpot_s: float | None = None,
+    may_speculate: bool = True,
     **params: object,
 ) -> Request:
     """A prompt given as a number is that many tokens nobody else has."""
     tokens = tuple(tokens_of(request_id, prompt) if isinstance(prompt, int) else prompt)
     sampling = SamplingParams(max_tokens=max_tokens, seed=1, **params)  # type: ignore[arg-type]
     objectives = slo or RequestSlo(tpot_s=tpot_s)
-    return Request(request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache, slo=objectives)
+    return Request(
+        request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache, slo=objectives, may_speculate=may_speculate
+    )
 
 
 def tokens_of(name: str, count: int) -> list[int]:
@@ -81,8 +84,10 @@ class Simulation:
         end_every: int = 0,
         cost: FakeCost | None = None,
         disk: RunStore | None = None,
+        loop: int = 0,
     ) -> None:
         self.limits = limits or make_limits()
+        self.loop = loop
         self.clock = ManualClock()
         self.scheduler = Scheduler(self.limits)
         self.end_every = end_every
@@ -95,6 +100,7 @@ class Simulation:
             can_trim=self.limits.can_trim,
             vocab_size=VOCAB_SIZE,
             end_every=end_every,
+            loop=loop,
         )
         if isinstance(disk, MemoryStore):
             disk.clock = self.clock
@@ -193,7 +199,7 @@ class Simulation:
     def check_output(self, request_id: str) -> None:
         """Exactly the tokens that the request produces alone; a request that was cut short has the first of them."""
         request, finished = self.requests[request_id], self.finished[request_id]
-        expected = expected_tokens(request, vocab_size=VOCAB_SIZE, end_every=self.end_every)
+        expected = expected_tokens(request, vocab_size=VOCAB_SIZE, end_every=self.end_every, loop=self.loop)
         got = self.output[request_id]
         assert got == expected[: len(got)], f"{request_id} produced other tokens than alone"
         assert finished.num_output_tokens == len(got)

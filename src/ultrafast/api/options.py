@@ -68,6 +68,7 @@ def generation_options(
         requested_tier=requested_tier(request, headers),
         cache_salt=namespace(tenant, request.cache_salt or ""),
         is_cached=request.cache != "off",
+        may_speculate=request.speculation is not False,
         echo=echo,
         slo=requested_slo(headers),
         supersede_key=_supersede_key(headers, key_name),

@@ -142,6 +142,10 @@ class EngineSettings(Section):
     kv_ttl_s: float = Field(
         default=86_400.0, gt=0, description="KV in host memory or on disk that was not used for so long is dropped."
     )
+    speculation: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Guess tokens that repeat earlier text and check several per step, where that is measured to pay.",
+    )
     libllama_path: str | None = Field(
         default=None,
         description="Another libllama of the same build; unset: `ULTRAFAST_LIBLLAMA`, if that is set.",

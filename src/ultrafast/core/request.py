@@ -120,6 +120,7 @@ class Request:
         use_cache: False = neither read from nor leave anything in the prefix cache.
         is_admitted: it was admitted before (it comes again after a crash) and must not be refused now.
         slo: what the client asks of this request beyond its tier.
+        may_speculate: False = its tokens are computed one by one, without drafts.
     """
 
     request_id: str
@@ -133,6 +134,7 @@ class Request:
     is_pinned: bool = False
     slo: RequestSlo = TIER_SLO
     is_admitted: bool = False
+    may_speculate: bool = True
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -51,6 +51,8 @@ def _put_together(
     scheduler = make_scheduler(facts, options, levels.limits)
     for sample in samples:
         scheduler.cost.observe(sample.num_outputs, sample.num_prefill_tokens, sample.duration_s)
+        if not sample.num_prefill_tokens:
+            scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
     if levels.disk is not None:
         scheduler.adopt(levels.disk.scan(), time.monotonic())
     return Parts(executor, scheduler, facts, levels.disk)
@@ -71,6 +73,7 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         enable_prefix_cache=options.enable_prefix_cache,
         levels=levels,
         tiers=options.tiers,
+        enable_speculation=options.speculation == "auto",
     )
     return Scheduler(limits)
 

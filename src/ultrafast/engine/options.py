@@ -35,6 +35,7 @@ class EngineOptions:
         kv_disk_path: folder for it; None = `kv` in the user's cache folder, which whoever makes the options fills in.
         kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
         tiers: what each service tier promises, by rank.
+        speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -58,6 +59,7 @@ class EngineOptions:
     kv_disk_bytes: int = 0
     kv_disk_path: str | None = None
     kv_ttl_s: float = 86_400.0
+    speculation: str = "auto"
     libllama_path: str | None = None
     max_num_paused: int = 0
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES

@@ -147,6 +147,9 @@ class Recorder:
             self._prefill_step_tokens.observe(stats.num_prefill_tokens)
         if stats.num_decode_sequences:
             self._decode_step_tokens.observe(stats.num_tokens - stats.num_prefill_tokens)
+        self.metrics.drafted_tokens.inc(stats.num_drafted_tokens)
+        self.metrics.accepted_tokens.inc(stats.num_accepted_tokens)
+        self.metrics.spec_gain.set(stats.speculation_gain)
 
     def _set_gauges(self, stats: StepFinished) -> None:
         self.metrics.requests_running.set(stats.num_running)

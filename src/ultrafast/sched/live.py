@@ -13,6 +13,7 @@ from ultrafast.core.events import DropReason, RequestFinished
 from ultrafast.core.request import FinishReason, Request, RequestState
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.kv.segment import SequenceKv
+from ultrafast.sched.speculation.track import Track
 
 
 class LiveRequest:
@@ -32,7 +33,8 @@ class LiveRequest:
             asking again (which costs a match of the whole prompt) is in vain. -1 = ask.
         num_cached_first: prompt tokens skipped at its first scheduling; None before.
         num_host_tokens, num_disk_tokens: of `num_cached_first`, those that came from there.
-        total_computed: tokens of all its forward passes, recomputation included.
+        total_computed: tokens of all its forward passes, recomputation included, wrong drafts not.
+        speculation: what its guesses have taught; None before the first.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class LiveRequest:
         "request",
         "scheduled_s",
         "sequence",
+        "speculation",
         "state",
         "tier",
         "tokens",
@@ -83,6 +86,7 @@ class LiveRequest:
         self.num_host_tokens = 0
         self.num_disk_tokens = 0
         self.num_preemptions = 0
+        self.speculation: Track | None = None
 
     def serve_in(self, tier: ServiceTier, policy: TierPolicy) -> None:
         """Set the tier that serves, and with it the objectives that the request does not bring itself. Before it is queued."""

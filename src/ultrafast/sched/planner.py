@@ -3,6 +3,8 @@
     waiting, paused --places--> running:  | rank 0: decodes, chunks | rank 1: ... | rank 3: ... |    sum <= max_step_tokens
                                             a decode that finds no cell preempts exactly one request, perhaps itself
 
+A step of few decodes and nothing else may get drafts on top (`speculation`).
+
 Every "who" and "how much" is a policy in a file of its own; here is only the order in which they are asked.
 """
 
@@ -40,12 +42,18 @@ class Planner:
             eligible = [live for live in suspects if not state.restorer.is_loading(live)]
             work = self._fill_step(eligible, due_ranks, now)
             if work or not eligible:
-                return tuple(work)
+                return self._with_drafts(tuple(work))
             # Nobody can advance for want of cells.
             victim = choose_victim(state.holders)
             assert victim is not None, "somebody runs"
             assert len(state.holders) > 1, "a request that runs alone fits: it was checked when added"
             state.preempt(victim, now)
+
+    def _with_drafts(self, work: tuple[SequenceWork, ...]) -> tuple[SequenceWork, ...]:
+        state = self._state
+        if state.faults.is_isolating or state.faults.slack:
+            return work
+        return state.drafting.extend(work, state.live, self._ledger.num_free)
 
     def _fill_step(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> list[SequenceWork]:
         budget = StepBudget(self._state.cost, self._limits, now, is_alone=len(self._state.live) == 1)

@@ -27,6 +27,7 @@ from ultrafast.sched.gate import Gate
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.planner import Planner, item_s
+from ultrafast.sched.speculation.step_times import StepTimes
 from ultrafast.sched.state import SchedulerState
 
 
@@ -78,6 +79,11 @@ class Scheduler:
     def cost(self) -> CostModel:
         """The learnt cost model; a warm-up may feed it with `observe` before the first plan."""
         return self._state.cost
+
+    @property
+    def step_times(self) -> StepTimes:
+        """How long steps of decodes take; a warm-up may feed it too."""
+        return self._state.drafting.times
 
     def add(self, request: Request, now: float) -> list[Event]:
         """Take a request, whose id must not be that of a live one.
@@ -157,13 +163,18 @@ class Scheduler:
         self._book_shares(plan, result)
         outcome.book(self._state, plan, result, now)
         if result.status is StepStatus.OK and plan.work:
-            _, num_prefill_tokens = outcome.split_work(plan.work)
-            num_outputs = sum(item.samples for item in plan.work)
-            self._state.cost.observe(num_outputs, num_prefill_tokens, result.duration_s)
+            self._learn(plan, result)
         schedule_s = max(0.0, now - self._planned_at_s - result.duration_s)
         self._state.emit(outcome.step_finished(self._state, plan, result, now, schedule_s))
         self._step += 1
         return self._state.take_events()
+
+    def _learn(self, plan: StepPlan, result: StepResult) -> None:
+        self._state.drafting.observe(plan, result)
+        if not plan.num_drafts:  # the cost model knows no drafts, and they come only where it is not asked
+            _, num_prefill_tokens = outcome.split_work(plan.work)
+            num_outputs = sum(item.samples for item in plan.work)
+            self._state.cost.observe(num_outputs, num_prefill_tokens, result.duration_s)
 
     def _enqueue(self, live: LiveRequest, now: float) -> None:
         state, tiers = self._state, self._state.limits.tiers

@@ -30,6 +30,7 @@ from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.restore import Restorer
 from ultrafast.sched.shares import Shares
 from ultrafast.sched.sharing import Followers
+from ultrafast.sched.speculation.drafting import Drafting
 from ultrafast.sched.waiting import WaitingQueue
 
 
@@ -66,6 +67,7 @@ class SchedulerState:
         self.deadlines = QueueDeadlines()
         self.num_started = [0] * len(limits.tiers)
         self.last_step_s = 0.0
+        self.drafting = Drafting(limits)
         self._events: list[Event] = []
 
     def emit(self, event: Event) -> None:

@@ -43,6 +43,7 @@ class GenerationOptions:
         supersede_key: (name of the API key, the client's key): a newer call of the same key ends this one.
         echo: completions only: repeat the prompt in front of the output.
         is_cached: False = `cache: "off"`: neither read from nor leave anything in the prefix cache.
+        may_speculate: False = tokens are computed one by one.
     """
 
     max_tokens: int | None = None
@@ -65,6 +66,7 @@ class GenerationOptions:
     requested_tier: ServiceTier | None = None
     cache_salt: str = ""
     is_cached: bool = True
+    may_speculate: bool = True
     echo: bool = False
     slo: RequestSlo = TIER_SLO
     supersede_key: tuple[str, str] | None = None

@@ -40,6 +40,7 @@ class PreparedCall:
     tier_reason: str
     cache_salt: str = ""
     is_cached: bool = True
+    may_speculate: bool = True
     echoes: tuple[str, ...] = field(default=())
     slo: RequestSlo = TIER_SLO
 
@@ -100,6 +101,7 @@ class Generation:
                     cache_salt=call.cache_salt,
                     use_cache=call.is_cached,
                     slo=call.slo,
+                    may_speculate=call.may_speculate,
                 )
 
     def take(self, number: int, batch: tuple[Event, ...]) -> Sequence[ServingEvent]:

@@ -211,6 +211,7 @@ class Service:
             tier_reason="default" if options.requested_tier is None else "requested",
             cache_salt=options.cache_salt,
             is_cached=options.is_cached,
+            may_speculate=options.may_speculate,
             echoes=echoes,
             slo=options.slo,
         )

@@ -18,6 +18,7 @@ from ultrafast.engine.llama.machine import available_memory_bytes, usable_cores
 from ultrafast.engine.llama.vocab import read_metadata
 from ultrafast.engine.options import EngineOptions
 from ultrafast.kv.ledger import NUM_SPARE_SEQUENCES, num_sequences
+from ultrafast.sched.speculation.track import MAX_DRAFTS
 
 KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 _KV_TYPE_BYTES = {
@@ -125,6 +126,7 @@ class Model:
         # libllama aborts where a batch could not hold one token of each sequence.
         params.n_batch = params.n_ubatch = max(self.sizes.step_tokens, self.sizes.num_sequences + NUM_TEMPORARY_SEQUENCES)
         params.n_seq_max = self.sizes.num_sequences + NUM_TEMPORARY_SEQUENCES
+        params.n_outputs_max_per_seq = MAX_DRAFTS + 1
         params.n_threads = params.n_threads_batch = self.sizes.num_threads
         params.kv_unified = True
         params.swa_full = options.swa_full
