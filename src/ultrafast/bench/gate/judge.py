@@ -12,7 +12,8 @@ tested at `alpha`. One failing target, or too many errors, fails the gate: they 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -135,24 +136,12 @@ class _Tester:
         Every limit below the first sample that is not disproved is disproved; the first sample that is proved is a bound.
         """
         ordered = np.unique(self._flat)
-        first_proved = _first(len(ordered), lambda index: self.test(float(ordered[index]))[0])
-        first_open = _first(len(ordered), lambda index: not self.test(float(ordered[index]))[1])
+        first_proved = bisect_left(range(len(ordered)), True, key=lambda index: self.test(float(ordered[index]))[0])
+        first_open = bisect_left(range(len(ordered)), True, key=lambda index: not self.test(float(ordered[index]))[1])
         high = float(ordered[first_proved]) if first_proved < len(ordered) else None
         is_bounded_below = first_open > 0 or self.test(-math.inf)[1]
         low = float(ordered[min(first_open, len(ordered) - 1)]) if is_bounded_below else None
         return low, high
-
-
-def _first(size: int, is_reached: Callable[[int], bool]) -> int:
-    """The first index of 0..size-1 for which a monotone condition holds; `size` if none does."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        if is_reached(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def _judge_jitter(target: Target, sampled: Sampled, rules: Rules) -> TargetResult:
