@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.in_process import InProcessEngine
 from benchmarks.options import Options
 from benchmarks.report import Benchmark, Report
 from benchmarks.stats import median_interval, percentile
 from ultrafast.core.request import Request, SamplingParams
-from ultrafast.engine.assembly import make_scheduler
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.executor import LlamaExecutor
-from ultrafast.engine.loop import EngineLoop
-from ultrafast.engine.messages import Shutdown, StepReport, Submit
 from ultrafast.engine.options import EngineOptions
 
 PROMPT = tuple(range(1000, 1016))
@@ -31,13 +29,13 @@ def run(options: Options) -> Report:
     executor = LlamaExecutor.load(_engine_options(options), lambda _stage, _fraction: None)
     executor.warm_up(lambda _stage, _fraction: None)
     ours, bare, agreements = [], [], []
-    engine = _Engine(executor, _engine_options(options))
+    engine = InProcessEngine(executor, _engine_options(options))
     _bare(executor, num_tokens)  # not counted, nor is the first of ours
-    engine.generate("warm-up", num_tokens)
+    _generate(engine, "warm-up", num_tokens)
     for i in range(num_groups):
-        first = engine.generate(f"first-{i}", num_tokens)
+        first = _generate(engine, f"first-{i}", num_tokens)
         second, third = _bare(executor, num_tokens), _bare(executor, num_tokens)
-        fourth = engine.generate(f"fourth-{i}", num_tokens)
+        fourth = _generate(engine, f"fourth-{i}", num_tokens)
         ours.append((first[1] + fourth[1]) / 2)
         bare.append((second[1] + third[1]) / 2)
         agreements.append(first[0] == second[0] == third[0] == fourth[0])
@@ -59,39 +57,15 @@ def _engine_options(options: Options) -> EngineOptions:
         num_threads=options.num_threads,
         kv_capacity_tokens=options.context_tokens,
         enable_prefix_cache=False,  # both sides start from an empty pool
+        speculation="off",  # the bare loop has none
     )
 
 
-class _Engine:
-    """The engine loop, run on the caller's thread for one request at a time.
-
-    Both loops must use one thread: OpenMP counts the compute threads of every thread that ever ran a step, and stops spinning
-    at barriers when they outnumber the cores.
-    """
-
-    def __init__(self, executor: LlamaExecutor, options: EngineOptions) -> None:
-        self._executor = executor
-        self._scheduler = make_scheduler(executor.facts, options)
-
-    def generate(self, request_id: str, num_tokens: int) -> tuple[list[int], float]:
-        """Tokens, and tokens per second from the first to the last."""
-        tokens: list[int] = []
-        stamps: list[int] = []
-
-        def take(report: StepReport) -> None:
-            now_ns = time.perf_counter_ns()
-            for event in report.tokens:
-                tokens.append(event.token)
-                stamps.append(now_ns)
-            if report.finished:
-                loop.post(Shutdown())
-
-        params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
-        loop = EngineLoop(self._scheduler, self._executor, time.monotonic, take)
-        loop.post(Submit(Request(request_id, PROMPT, params, arrival_s=time.monotonic())))
-        loop.run()
-        assert len(tokens) == num_tokens, f"{len(tokens)} tokens instead of {num_tokens}"
-        return tokens, (num_tokens - 1) / ((stamps[-1] - stamps[0]) / 1e9)
+def _generate(engine: InProcessEngine, request_id: str, num_tokens: int) -> tuple[list[int], float]:
+    """Tokens, and tokens per second from the first to the last."""
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
+    (output,) = engine.generate([Request(request_id, PROMPT, params, arrival_s=time.monotonic())])
+    return output.tokens, output.tokens_per_s
 
 
 def _bare(executor: LlamaExecutor, num_tokens: int) -> tuple[list[int], float]:

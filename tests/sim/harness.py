@@ -19,7 +19,7 @@ from ultrafast.core.events import (
     StepFinished,
     TokenProduced,
 )
-from ultrafast.core.request import FinishReason, Request, SamplingParams
+from ultrafast.core.request import FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.step import StepPlan
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost, FakeExecutor, expected_tokens
@@ -28,7 +28,6 @@ from ultrafast.engine.kvstore.store import RunStore
 from ultrafast.kv.ledger import num_sequences
 from ultrafast.kv.run import Place
 from ultrafast.sched.limits import SchedulerLimits
-from ultrafast.sched.ordering import arrival_key
 from ultrafast.sched.scheduler import Scheduler
 
 VOCAB_SIZE = 1000
@@ -56,12 +55,18 @@ def make_request(
     output: tuple[int, ...] = (),
     salt: str = "",
     use_cache: bool = True,
+    slo: RequestSlo | None = None,
+    tpot_s: float | None = None,
+    may_speculate: bool = True,
     **params: object,
 ) -> Request:
     """A prompt given as a number is that many tokens nobody else has."""
     tokens = tuple(tokens_of(request_id, prompt) if isinstance(prompt, int) else prompt)
     sampling = SamplingParams(max_tokens=max_tokens, seed=1, **params)  # type: ignore[arg-type]
-    return Request(request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache)
+    objectives = slo or RequestSlo(tpot_s=tpot_s)
+    return Request(
+        request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache, slo=objectives, may_speculate=may_speculate
+    )
 
 
 def tokens_of(name: str, count: int) -> list[int]:
@@ -79,20 +84,23 @@ class Simulation:
         end_every: int = 0,
         cost: FakeCost | None = None,
         disk: RunStore | None = None,
+        loop: int = 0,
     ) -> None:
         self.limits = limits or make_limits()
+        self.loop = loop
         self.clock = ManualClock()
         self.scheduler = Scheduler(self.limits)
         self.end_every = end_every
         self.executor = FakeExecutor(
             capacity_tokens=self.limits.kv_capacity_tokens,
-            num_sequences=num_sequences(self.limits.max_num_running, self.limits.max_num_cached),
+            num_sequences=num_sequences(self.limits.max_num_running + self.limits.max_num_paused, self.limits.max_num_cached),
             max_step_tokens=self.limits.max_step_tokens,
             clock=self.clock,
             cost=cost,
             can_trim=self.limits.can_trim,
             vocab_size=VOCAB_SIZE,
             end_every=end_every,
+            loop=loop,
         )
         if isinstance(disk, MemoryStore):
             disk.clock = self.clock
@@ -131,10 +139,11 @@ class Simulation:
         was_waiting = self.scheduler.is_waiting_for_kv
         self._take(self.scheduler.kv_moved(self.carrier.poll(), self.clock()))
         assert plan.num_tokens <= self.limits.max_step_tokens
+        is_moving = plan.work or plan.kv_ops or self.scheduler._state.has_events
         if not plan.work and was_waiting:
             self.clock.advance(0.005)
-        elif not plan.work and not plan.kv_ops:
-            assert len(self.finished) == len(self.requests), "requests are alive and nothing happens"
+        else:
+            assert is_moving or len(self.finished) == len(self.requests), "requests are alive and nothing happens"
         result = self.executor.run(plan)
         self._take(self.scheduler.complete(plan, result, self.clock()))
         self.check()
@@ -170,7 +179,9 @@ class Simulation:
             assert usage.num_free_tokens == self.executor.num_free, "the ledger and the cells disagree"
         assert self.scheduler.num_running <= self.limits.max_num_running
         alive = len(self.requests) - len(self.finished)
-        assert self.scheduler.num_running + self.scheduler.num_waiting == alive, "a request was lost"
+        num_known = self.scheduler.num_running + self.scheduler.num_paused + self.scheduler.num_waiting
+        assert num_known == alive, "a request was lost"
+        assert self.scheduler.num_paused <= self.limits.max_num_paused
         assert self.scheduler._state.ledger.num_leaves <= self.limits.max_num_cached
         self._check_levels()
 
@@ -188,7 +199,7 @@ class Simulation:
     def check_output(self, request_id: str) -> None:
         """Exactly the tokens that the request produces alone; a request that was cut short has the first of them."""
         request, finished = self.requests[request_id], self.finished[request_id]
-        expected = expected_tokens(request, vocab_size=VOCAB_SIZE, end_every=self.end_every)
+        expected = expected_tokens(request, vocab_size=VOCAB_SIZE, end_every=self.end_every, loop=self.loop)
         got = self.output[request_id]
         assert got == expected[: len(got)], f"{request_id} produced other tokens than alone"
         assert finished.num_output_tokens == len(got)
@@ -229,10 +240,10 @@ class Simulation:
     def _check_order(self) -> None:
         """Nobody who waits in the queue came earlier, in the same tier, than one who was started for the first time."""
         state = self.scheduler._state
-        head = state.waiting.head()
         for live in state.running:
+            head = state.waiting.head_of(live.rank)
             if head is not None and not live.num_preemptions and live.request_id not in self.num_scheduled:
-                assert arrival_key(head) >= arrival_key(live), "overtaken"
+                assert (head.request.arrival_s, head.order) >= (live.request.arrival_s, live.order), "overtaken"
 
     def _take(self, events: list[Event]) -> None:
         for event in events:

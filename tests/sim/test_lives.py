@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
 
-from ultrafast.core.request import FinishReason, Request
+from ultrafast.core.request import FinishReason, Request, RequestSlo
 from ultrafast.core.step import CopyPrefix, StepStatus
-from ultrafast.core.tiers import ServiceTier
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
 
 NUM_REQUESTS = 60
 
@@ -28,6 +29,13 @@ def _simulation(rng: random.Random) -> Simulation:
         can_trim=rng.random() < 0.7,
         enable_prefix_cache=rng.random() < 0.8,
         reserve_tokens=rng.choice([0, 8, 64]),
+        max_num_paused=rng.choice([0, 1, 4]),
+        tiers=tuple(
+            replace(policy, max_num_waiting=rng.choice([3, 1000]), queue_ttl_s=rng.choice([2.0, 300.0]), is_downgradable=True)
+            if rng.random() < 0.4
+            else policy
+            for policy in DEFAULT_POLICIES
+        ),
     )
     return Simulation(limits, end_every=rng.choice([0, 15]))
 
@@ -47,6 +55,7 @@ def _request(rng: random.Random, name: str, simulation: Simulation) -> Request:
         arrival_s=simulation.clock(),
         salt=rng.choice(["", "", "", "tenant"]),
         use_cache=rng.random() < 0.9,
+        slo=RequestSlo(ttft_s=rng.choice([None, 0.5, 20.0]), is_strict=rng.random() < 0.1),
     )
 
 

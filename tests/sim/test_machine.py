@@ -33,6 +33,8 @@ class EngineMachine(RuleBasedStateMachine):
         end_every=st.sampled_from([0, 7]),
         host_runs=st.sampled_from([0, 2, 40]),
         disk_runs=st.sampled_from([0, 3, 40]),
+        num_paused=st.sampled_from([2, 0, 6]),
+        loop=st.sampled_from([0, 5]),
     )
     def start(
         self,
@@ -45,6 +47,8 @@ class EngineMachine(RuleBasedStateMachine):
         end_every: int,
         host_runs: int,
         disk_runs: int,
+        num_paused: int,
+        loop: int,
     ) -> None:
         run_bytes = 128 * 12 + RUN_OVERHEAD_BYTES
         levels = LevelLimits(host_runs * run_bytes, disk_runs * run_bytes, bytes_per_token=12, can_trim=can_trim, ttl_s=60.0)
@@ -56,11 +60,12 @@ class EngineMachine(RuleBasedStateMachine):
             max_step_tokens=max(step_tokens, num_running),
             max_num_running=num_running,
             max_num_cached=num_cached,
+            max_num_paused=num_paused,
             can_trim=can_trim,
             reserve_tokens=16,
             levels=levels,
         )
-        self.sim = Simulation(limits, end_every=end_every, disk=self.disk)
+        self.sim = Simulation(limits, end_every=end_every, disk=self.disk, loop=loop)
         self.num_added = 0
         self.sick: set[str] = set()
         self.num_faults = 0

@@ -62,7 +62,7 @@ def test_a_blocked_request_starts_as_soon_as_cells_are_free() -> None:
 def test_the_youngest_of_the_least_urgent_tier_gives_way_and_resumes_first() -> None:
     simulation = Simulation(make_limits(kv_capacity_tokens=700, max_request_tokens=500, max_num_running=3))
     for i, tier in enumerate(("flex", "ultrafast", "flex")):
-        simulation.add(make_request(f"{tier}{i}", 80, 200, tier=ServiceTier(tier), arrival_s=float(i)))
+        simulation.add(make_request(f"{tier}{i}", 80, 200, tier=ServiceTier(tier), arrival_s=float(i), tpot_s=1.0))
     simulation.add(make_request("flex3", 80, 5, tier=ServiceTier.FLEX, arrival_s=3.0))
     simulation.run()
     simulation.check_all_finished()

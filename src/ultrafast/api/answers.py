@@ -99,6 +99,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     usage: UsageBody
     service_tier: str
     system_fingerprint: str
+    service_tier_reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -131,6 +132,7 @@ class Completion(msgspec.Struct, kw_only=True):
     usage: UsageBody
     service_tier: str
     system_fingerprint: str
+    service_tier_reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def unix_time() -> int:

@@ -20,8 +20,9 @@ from ultrafast.api.health import Health
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.models import Models
 from ultrafast.api.ports import CachePort, ServicePort
+from ultrafast.api.slo import SloAccount
 from ultrafast.api.tokens import Tokens
-from ultrafast.config.settings import ServerSettings
+from ultrafast.config.settings import ServerSettings, TiersSettings
 from ultrafast.core.clock import Clock
 from ultrafast.engine.health import EngineHealth
 from ultrafast.observe.recorder import Recorder
@@ -39,6 +40,7 @@ def build_app(
     extra_routes: Iterable[ExtraRoute] = (),
     clock: Clock = time.monotonic,
     cache: CachePort | None = None,
+    tiers: TiersSettings | None = None,
 ) -> Edge:
     """Return the application.
 
@@ -53,8 +55,19 @@ def build_app(
         extra_routes: of other layers, for example a dashboard, which may also take `/`.
         clock: the clock of engine and serving.
         cache: the engine's KV cache, for its administration.
+        tiers: the section `tiers`.
     """
-    context = EdgeContext(service, engine_health, settings, recorder, keys or ApiKeys(), lifecycle or Lifecycle(), clock, cache)
+    context = EdgeContext(
+        service,
+        engine_health,
+        settings,
+        recorder,
+        keys or ApiKeys(),
+        lifecycle or Lifecycle(),
+        clock,
+        cache,
+        tiers or TiersSettings(),
+    )
     *ours, home = _routes(context)
     extra = [_extra(context, route) for route in extra_routes]
     router = Router([*ours, *extra, home], redirect_slashes=False, default=_refuse_unknown)
@@ -74,6 +87,7 @@ def _routes(context: EdgeContext) -> list[Route]:
     return [
         route("POST", "/v1/chat/completions", generations.chat),
         route("POST", "/v1/completions", generations.complete),
+        route("GET", "/v1/slo", SloAccount(context).show, needs_engine=False),
         route("GET", "/v1/models", models.list_all),
         route("GET", "/v1/models/{model:path}", models.show),
         route("POST", "/tokenize", tokens.tokenize),

@@ -28,7 +28,10 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What every chunk of a stream says, and how usage is told."""
+    """What every chunk of a stream says, and how usage is told.
+
+    `downgrade_reason`: why `service_tier` is not what was asked for; None when it is.
+    """
 
     completion_id: str
     created: int
@@ -39,6 +42,7 @@ class StreamFacts:
     num_cached_tokens: int
     has_usage: bool = False
     has_continuous_usage: bool = False
+    downgrade_reason: str | None = None
 
 
 class _Chunks:
@@ -57,6 +61,8 @@ class _Chunks:
             "service_tier": facts.service_tier,
             "system_fingerprint": facts.system_fingerprint,
         }
+        if facts.downgrade_reason is not None:
+            head["service_tier_reason"] = facts.downgrade_reason
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if facts.has_usage else b"]}\n\n"
         self._has_fixed_end = not facts.has_continuous_usage

@@ -70,6 +70,7 @@ class Collector:
                 usage=usage_body(usage),
                 service_tier=facts.service_tier,
                 system_fingerprint=facts.system_fingerprint,
+                service_tier_reason=msgspec.UNSET if facts.downgrade_reason is None else facts.downgrade_reason,
             )
         )
 
@@ -84,6 +85,7 @@ class Collector:
                 usage=usage_body(usage),
                 service_tier=facts.service_tier,
                 system_fingerprint=facts.system_fingerprint,
+                service_tier_reason=msgspec.UNSET if facts.downgrade_reason is None else facts.downgrade_reason,
             )
         )
 

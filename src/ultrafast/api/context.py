@@ -15,7 +15,7 @@ from ultrafast.api.exchange import SCOPE_KEY, Exchange
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.parse import parse_body
 from ultrafast.api.ports import CachePort, ServicePort
-from ultrafast.config.settings import ServerSettings
+from ultrafast.config.settings import ServerSettings, TiersSettings
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import UnavailableError
 from ultrafast.engine.health import EngineHealth, EngineState
@@ -31,6 +31,7 @@ class EdgeContext:
     Attributes:
         engine_health: read by the readiness check; never waits for the engine.
         cache: the KV cache, for its administration; None = there is nothing to administer.
+        tiers: what each tier promises.
         clock: the clock of the engine and of serving, so that stamps can be compared.
     """
 
@@ -42,6 +43,7 @@ class EdgeContext:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     clock: Clock = time.monotonic
     cache: CachePort | None = None
+    tiers: TiersSettings = field(default_factory=TiersSettings)
 
     async def read(self, exchange: Exchange, kind: type[Body]) -> tuple[Body, dict[str, Any]]:
         """Return the body of a POST, checked and as the client wrote it; see `read_body` and `parse_body` for errors."""

@@ -17,6 +17,7 @@ from ultrafast.core.errors import (
     InvalidRequestError,
     ModelNotFoundError,
     OverloadedError,
+    SupersededError,
     UltrafastError,
     UnavailableError,
 )
@@ -76,11 +77,13 @@ _STATUS_BY_CODE = {"sla_unavailable": 422}
 _STATUS_BY_CLASS: list[tuple[type[UltrafastError], int]] = [
     (ModelNotFoundError, 404),
     (InvalidRequestError, 400),
+    (SupersededError, 409),
     (OverloadedError, 429),
     (UnavailableError, 503),
     (UltrafastError, 500),
 ]
 _TYPE_BY_STATUS = {429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
+_NO_CAPACITY = {"model_loading": "model_loading", "shutting_down": "shutting_down", "engine_stopped": "engine_stopped"}
 INTERNAL_MESSAGE = "The server failed to answer this request. Its log says why, under the request id."
 
 
@@ -127,10 +130,22 @@ def error_headers(error: Exception) -> Headers:
         shown_s = min(max(wait_s, 0.001), MAX_RETRY_AFTER_S)
         headers.append((b"retry-after", str(math.ceil(shown_s)).encode()))
         headers.append((b"retry-after-ms", str(math.ceil(shown_s * 1000)).encode()))
+    drop_reason = _drop_reason(error)
+    if drop_reason is not None:
+        headers.append((b"x-ultrafast-drop-reason", drop_reason.encode()))
     # A request that took the engine down, or a wait that no client sits out: trying again does not help.
-    if isinstance(error, EngineFailedError) or (wait_s is not None and wait_s > MAX_RETRY_AFTER_S):
+    if isinstance(error, EngineFailedError | SupersededError) or (wait_s is not None and wait_s > MAX_RETRY_AFTER_S):
         headers.append((b"x-should-retry", b"false"))
     return headers
+
+
+def _drop_reason(error: Exception) -> str | None:
+    """From a closed list: `core.events.DropReason`, or why there is no capacity at all."""
+    if isinstance(error, UnavailableError):
+        return _NO_CAPACITY.get(error.code, "no_capacity")
+    if isinstance(error, OverloadedError):
+        return error.drop_reason or "busy"
+    return error.drop_reason if isinstance(error, UltrafastError) else None
 
 
 def error_body(error: Exception, request_id: str) -> bytes:

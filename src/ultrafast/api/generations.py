@@ -19,8 +19,16 @@ from ultrafast.api.exchange import ClientGoneError, Exchange
 from ultrafast.api.fields import MAX_PROMPTS, GenerationRequest
 from ultrafast.api.generation import Chunks, Generation, StreamFailedError
 from ultrafast.api.options import generation_options
+from ultrafast.api.slo import SloAccount
 from ultrafast.api.unsupported import refuse_unsupported
-from ultrafast.core.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, UltrafastError, UnavailableError
+from ultrafast.core.errors import (
+    InvalidRequestError,
+    ModelNotFoundError,
+    OverloadedError,
+    SupersededError,
+    UltrafastError,
+    UnavailableError,
+)
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import LatencyParts
 from ultrafast.observe.metrics import Outcome
@@ -28,6 +36,7 @@ from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptio
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chat has none."""
+KEPT_TIER = frozenset({"requested", "default"})
 EXPIRED_CODES = frozenset({"queue_timeout", "deadline_exceeded"})
 
 
@@ -48,6 +57,7 @@ class Generations:
 
     def __init__(self, context: EdgeContext) -> None:
         self._context = context
+        self._slo = SloAccount(context)
 
     async def chat(self, exchange: Exchange) -> None:
         """Answer `POST /v1/chat/completions`."""
@@ -58,6 +68,7 @@ class Generations:
             request,
             exchange.headers,
             tenant=exchange.tenant,
+            key_name=exchange.key_name,
             max_num_choices=self._context.settings.max_num_choices,
             max_tokens=_chat_max_tokens(request),
             num_logprobs=_chat_logprobs(request),
@@ -84,6 +95,7 @@ class Generations:
             request,
             exchange.headers,
             tenant=exchange.tenant,
+            key_name=exchange.key_name,
             max_num_choices=self._context.settings.max_num_choices,
             max_tokens=DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens,
             num_logprobs=request.logprobs,
@@ -124,6 +136,7 @@ class Generations:
             finally:
                 now = exchange.clock()
                 recorder.finish(outcome, now, _parts(generation, now) if outcome is Outcome.COMPLETED else None)
+                self._slo.count(generation, requested or ServiceTier.DEFAULT, call.options.slo, outcome, now)
                 exchange.log_values = _log_values(generation, call, request, outcome)
 
     async def _answer(self, generation: Generation, request: GenerationRequest, kind: _Kind) -> None:
@@ -142,6 +155,7 @@ class Generations:
                 created=created,
                 model=request.model,
                 service_tier=started.tier,
+                downgrade_reason=None if started.tier_reason in KEPT_TIER else started.tier_reason,
                 system_fingerprint=self._fingerprint(),
                 num_prompt_tokens=started.num_prompt_tokens,
                 num_cached_tokens=started.num_cached_tokens,
@@ -208,7 +222,7 @@ def _invalid(param: str, message: str) -> ApiError:
 
 
 def _outcome(error: BaseException | None) -> Outcome:
-    if isinstance(error, ClientGoneError):
+    if isinstance(error, ClientGoneError | SupersededError):
         return Outcome.ABORTED
     if isinstance(error, UltrafastError) and error.code in EXPIRED_CODES:
         return Outcome.EXPIRED

@@ -37,6 +37,7 @@ class _Operation:
 OPERATIONS = (
     _Operation("post", "/v1/chat/completions", "Chat completion", ChatCompletion, ChatRequest, True, _POST_ERRORS),
     _Operation("post", "/v1/completions", "Text completion", Completion, CompletionRequest, True, _POST_ERRORS),
+    _Operation("get", "/v1/slo", "Objectives of the tiers and how well they were kept", "application/json", errors=(401,)),
     _Operation("get", "/v1/models", "Served models", ModelList, errors=(401, 503)),
     _Operation("get", "/v1/models/{model}", "One served model", Model, errors=(401, 404, 503)),
     _Operation("post", "/tokenize", "Text or conversation to token ids", TokenizeResponse, TokenizeRequest, errors=_POST_ERRORS),

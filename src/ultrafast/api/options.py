@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ultrafast.api.errors import ApiError
 from ultrafast.api.fields import MAX_BIAS, GenerationRequest, JsonObjectFormat, JsonSchemaFormat, ResponseFormats
+from ultrafast.core.request import RequestSlo
 from ultrafast.core.tiers import TIER_ALIASES, ServiceTier, parse_tier
 from ultrafast.serving.contract import GenerationOptions, ResponseFormat
 
@@ -20,11 +21,17 @@ PRIORITY_TIERS = {
 }
 
 
+MAX_SLO_MS = 86_400_000.0
+"""A day."""
+MAX_SUPERSEDE_KEY_BYTES = 256
+
+
 def generation_options(
     request: GenerationRequest,
     headers: Mapping[bytes, bytes],
     *,
     tenant: str = "",
+    key_name: str | None = None,
     max_num_choices: int,
     max_tokens: int | None,
     num_logprobs: int | None,
@@ -61,7 +68,10 @@ def generation_options(
         requested_tier=requested_tier(request, headers),
         cache_salt=namespace(tenant, request.cache_salt or ""),
         is_cached=request.cache != "off",
+        may_speculate=request.speculation is not False,
         echo=echo,
+        slo=requested_slo(headers),
+        supersede_key=_supersede_key(headers, key_name),
     )
 
 
@@ -85,6 +95,47 @@ def requested_tier(request: GenerationRequest, headers: Mapping[bytes, bytes]) -
             raise _invalid("x-request-priority", f"x-request-priority must be one of {', '.join(PRIORITY_TIERS)}.")
         return PRIORITY_TIERS[name]
     return MODE_TIERS[request.mode] if request.mode is not None else None
+
+
+def requested_slo(headers: Mapping[bytes, bytes]) -> RequestSlo:
+    """Return a client's own objectives: headers `x-slo-ttft-ms`, `x-slo-tpot-ms`, `x-slo-strict`, `x-queue-ttl-ms`.
+
+    Raises:
+        ApiError: 400, a header is not what it must be.
+    """
+    strict = headers.get(b"x-slo-strict", b"false").decode("latin-1").strip().lower()
+    if strict not in ("true", "false"):
+        raise _invalid("x-slo-strict", f"x-slo-strict must be true or false, got {strict[:40]!r}.")
+    return RequestSlo(
+        ttft_s=_milliseconds(headers, "x-slo-ttft-ms"),
+        tpot_s=_milliseconds(headers, "x-slo-tpot-ms"),
+        is_strict=strict == "true",
+        queue_ttl_s=_milliseconds(headers, "x-queue-ttl-ms"),
+    )
+
+
+def _supersede_key(headers: Mapping[bytes, bytes], key_name: str | None) -> tuple[str, str] | None:
+    given = headers.get(b"x-supersede-key")
+    if given is None:
+        return None
+    if not 0 < len(given) <= MAX_SUPERSEDE_KEY_BYTES:
+        raise _invalid("x-supersede-key", f"x-supersede-key must have 1 to {MAX_SUPERSEDE_KEY_BYTES} bytes, got {len(given)}.")
+    return (key_name or "", given.decode("latin-1"))
+
+
+def _milliseconds(headers: Mapping[bytes, bytes], name: str) -> float | None:
+    """A header's value in seconds; None when it is absent."""
+    given = headers.get(name.encode())
+    if given is None:
+        return None
+    text = given.decode("latin-1").strip()
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= MAX_SLO_MS:  # false for nan, too
+        raise _invalid(name, f"{name} must be a number above 0 and at most {MAX_SLO_MS:.0f} (milliseconds), got {text[:40]!r}.")
+    return value / 1000
 
 
 def _check_stream_options(request: GenerationRequest) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ultrafast.config.settings import Settings
 from ultrafast.core.errors import ConfigError
+from ultrafast.core.tiers import ServiceTier
 
 MAX_SEQUENCES = 253
 """`LLAMA_MAX_SEQ` of libllama b11549 is 256; the engine keeps three for itself."""
@@ -31,10 +32,21 @@ def check_consistency(settings: Settings, origins: Mapping[str, str]) -> None:
     )
     max_tokens = settings.sampling.max_tokens or 0
     _check_not_above("sampling.max_tokens", max_tokens, "engine.max_request_tokens", engine.max_request_tokens, origins)
-    num_sequences = engine.max_num_running + engine.max_num_cached
+    num_sequences = engine.max_num_running + engine.max_num_paused + engine.max_num_cached
     if num_sequences > MAX_SEQUENCES:
-        what = f"max_num_running + max_num_cached = {num_sequences}, and there are {MAX_SEQUENCES} sequences"
+        what = f"max_num_running + max_num_paused + max_num_cached = {num_sequences}, and there are {MAX_SEQUENCES} sequences"
         raise _conflict("engine.max_num_running", "engine.max_num_cached", what, origins)
+    _check_shares(settings)
+
+
+def _check_shares(settings: Settings) -> None:
+    total = sum(getattr(settings.tiers, tier).min_share for tier in ServiceTier)
+    if total >= 1:
+        raise ConfigError(
+            f"The minimum shares of the tiers add up to {total:g}; nothing would be left to give by urgency.",
+            param="tiers",
+            hint="Keep the sum of tiers.*.min_share below 1.",
+        )
 
 
 def _check_not_tiny(dotted: str, value: int, smallest: int, origins: Mapping[str, str]) -> None:

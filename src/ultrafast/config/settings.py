@@ -102,6 +102,12 @@ class EngineSettings(Section):
         description="While others decode, prefill chunks are sized so that a step takes about this long; 0: by device.",
     )
     max_num_running: int = Field(default=32, ge=1, le=200, description="Sequences that may run at once; further requests wait.")
+    max_num_paused: int = Field(
+        default=0,
+        ge=0,
+        le=200,
+        description="Sequences that may stand aside for more urgent ones and keep their KV; 0: as many as may run.",
+    )
     max_num_cached: int = Field(
         default=64, ge=0, le=200, description="Finished sequences whose KV may stay on the device for reuse."
     )
@@ -136,6 +142,10 @@ class EngineSettings(Section):
     kv_ttl_s: float = Field(
         default=86_400.0, gt=0, description="KV in host memory or on disk that was not used for so long is dropped."
     )
+    speculation: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Guess tokens that repeat earlier text and check several per step, where that is measured to pay.",
+    )
     libllama_path: str | None = Field(
         default=None,
         description="Another libllama of the same build; unset: `ULTRAFAST_LIBLLAMA`, if that is set.",
@@ -155,11 +165,24 @@ class SamplingSettings(Section):
     )
 
 
+_MAX_PROMPT = "Condition of the objectives: requests with longer prompts are counted apart; 0: no condition."
+_MAX_WAITING = "Requests that may wait for a place; further ones are refused."
+_MAX_WAITING_TOKENS = "Prompt tokens that they may have together; 0: no bound."
+_QUEUE_TTL = "Longest wait for a place, seconds; then the request is refused. A client can only shorten it."
+_DOWNGRADE = "Serve in the next tier that can be in time, and say so, when this one cannot."
+
+
 class TierTargets(Section):
-    """The objectives of one service tier. They become edges of the latency histograms, so that attainment is exact."""
+    """One service tier. The objectives become edges of the latency histograms, so that attainment is exact."""
 
     ttft_ms: float = Field(gt=0, description="Time to first token.")
     tpot_ms: float = Field(gt=0, description="Time per output token after the first.")
+    max_prompt_tokens: int = Field(default=0, ge=0, description=_MAX_PROMPT)
+    min_share: float = Field(default=0.0, ge=0, le=0.5, description="Part of the step time that is this tier's at least.")
+    max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
+    max_waiting_tokens: int = Field(default=0, ge=0, description=_MAX_WAITING_TOKENS)
+    queue_ttl_s: float = Field(default=300, gt=0, description=_QUEUE_TTL)
+    is_downgradable: bool = Field(default=False, description=_DOWNGRADE)
 
 
 class UltrafastTargets(TierTargets):
@@ -167,6 +190,11 @@ class UltrafastTargets(TierTargets):
 
     ttft_ms: float = Field(default=200, gt=0, description="Objective for the time to first token of tier `ultrafast`.")
     tpot_ms: float = Field(default=25, gt=0, description="Objective for the time per output token of tier `ultrafast`.")
+    min_share: float = Field(
+        default=0.0, ge=0, le=0.5, description="Part of the step time that tier `ultrafast` gets at least while it has work."
+    )
+    max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
+    queue_ttl_s: float = Field(default=30, gt=0, description=_QUEUE_TTL)
 
 
 class PriorityTargets(TierTargets):
@@ -174,6 +202,11 @@ class PriorityTargets(TierTargets):
 
     ttft_ms: float = Field(default=500, gt=0, description="Objective for the time to first token of tier `priority`.")
     tpot_ms: float = Field(default=50, gt=0, description="Objective for the time per output token of tier `priority`.")
+    min_share: float = Field(
+        default=0.1, ge=0, le=0.5, description="Part of the step time that tier `priority` gets at least while it has work."
+    )
+    max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
+    queue_ttl_s: float = Field(default=60, gt=0, description=_QUEUE_TTL)
 
 
 class DefaultTargets(TierTargets):
@@ -181,6 +214,11 @@ class DefaultTargets(TierTargets):
 
     ttft_ms: float = Field(default=2000, gt=0, description="Objective for the time to first token of tier `default`.")
     tpot_ms: float = Field(default=100, gt=0, description="Objective for the time per output token of tier `default`.")
+    min_share: float = Field(
+        default=0.1, ge=0, le=0.5, description="Part of the step time that tier `default` gets at least while it has work."
+    )
+    max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
+    queue_ttl_s: float = Field(default=300, gt=0, description=_QUEUE_TTL)
 
 
 class FlexTargets(TierTargets):
@@ -188,6 +226,11 @@ class FlexTargets(TierTargets):
 
     ttft_ms: float = Field(default=30000, gt=0, description="Objective for the time to first token of tier `flex`.")
     tpot_ms: float = Field(default=500, gt=0, description="Objective for the time per output token of tier `flex`.")
+    min_share: float = Field(
+        default=0.05, ge=0, le=0.5, description="Part of the step time that tier `flex` gets at least while it has work."
+    )
+    max_num_waiting: int = Field(default=10000, ge=0, description=_MAX_WAITING)
+    queue_ttl_s: float = Field(default=3600, gt=0, description=_QUEUE_TTL)
 
 
 class TiersSettings(Section):

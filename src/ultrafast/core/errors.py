@@ -15,9 +15,11 @@ class UltrafastError(Exception):
         code: stable machine-readable name, snake_case.
         param: the request field or setting at fault, if one is.
         hint: what to do about it, if that is known.
+        drop_reason: why a request was refused, from the closed list of `core.events.DropReason`; None when it was not that.
     """
 
     code = "internal_error"
+    drop_reason: str | None = None
 
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -78,6 +80,12 @@ class UnavailableError(UltrafastError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0, code: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, code=code, hint=hint)
         self.retry_after_s = retry_after_s
+
+
+class SupersededError(UltrafastError):
+    """The client sent a newer request in place of this one (HTTP 409)."""
+
+    code = "superseded"
 
 
 class EngineFailedError(UltrafastError):

@@ -7,19 +7,39 @@ some RequestPreempted, and exactly one RequestFinished. Times are monotonic seco
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import TokenLogprobs
 from ultrafast.core.tiers import ServiceTier
 
 
+class DropReason(StrEnum):
+    """Why a request was refused (or moved to a less urgent tier) before it got a place: a closed vocabulary, shown to clients.
+
+    queue_full, queue_tokens_full: its tier's queue has no room. queue_timeout: it waited as long as it may. slo_at_risk: it would
+    be too late now, and in time when less is going on. slo_unreachable: this machine can never be in time for it.
+    """
+
+    QUEUE_FULL = "queue_full"
+    QUEUE_TOKENS_FULL = "queue_tokens_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    SLO_AT_RISK = "slo_at_risk"
+    SLO_UNREACHABLE = "slo_unreachable"
+
+
 @dataclass(frozen=True, slots=True)
 class RequestScheduled:
-    """The request got a sequence. `num_cached_tokens` of its tokens were found in the KV cache and are not computed."""
+    """The request got a sequence. `num_cached_tokens` of its tokens were found in the KV cache and are not computed.
+
+    `tier` and `downgrade_reason` are there when it is served in another tier than it asked for.
+    """
 
     request_id: str
     at_s: float
     num_cached_tokens: int
+    tier: ServiceTier | None = None
+    downgrade_reason: DropReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,8 @@ class RequestFinished:
         num_host_tokens, num_disk_tokens: of the cached tokens, those that came from host memory and from disk.
         num_computed_tokens: tokens that went through a forward pass for this request, recomputation included.
         scheduled_s, first_token_s: None when it never got that far.
+        drop_reason: after REJECT and EXPIRE. retry_after_s: when to come back then, seconds; None = it would not help.
+        num_pauses: how often it stood aside for more urgent requests, its KV kept.
     """
 
     request_id: str
@@ -67,6 +89,9 @@ class RequestFinished:
     error: str | None = None
     num_host_tokens: int = 0
     num_disk_tokens: int = 0
+    num_pauses: int = 0
+    drop_reason: DropReason | None = None
+    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +108,9 @@ class StepFinished:
     """One step as numbers, and how full everything is after it. `*_tokens` of KV are cells: one cell holds one token.
 
     `prefills` names the chunks; who decoded is seen by the tokens that came of the step.
+
+    `num_tokens` includes `num_drafted_tokens`, of which `num_accepted_tokens` were right. `speculation_gain` is measured over
+    the steps with drafts lately: their tokens per second over those of steps without; 0 = not measured yet.
     """
 
     step: int
@@ -99,6 +127,10 @@ class StepFinished:
     num_kv_tokens_cached: int
     num_kv_tokens_free: int
     prefills: tuple[PrefillChunk, ...] = ()
+    num_paused: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
+    speculation_gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

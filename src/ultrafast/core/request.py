@@ -19,23 +19,29 @@ class RequestState(StrEnum):
     """Where a request stands.
 
     waiting -> running -> finished
-       ^          |
-       +-- preempted      (running -> preempted by us; never by the client)
+       ^        |   ^
+       |        v   |
+       |        paused    (keeps its KV and its sequence; only its place in the steps is another's for a while)
+       |          |
+       +-- preempted      (running or paused -> preempted by us; never by the client)
     """
 
     WAITING = "waiting"
     RUNNING = "running"
+    PAUSED = "paused"
     PREEMPTED = "preempted"
     FINISHED = "finished"
 
 
 class FinishReason(StrEnum):
-    """Why a sequence produced its last token. `STOP` and `LENGTH` are success."""
+    """Why a sequence ended. `STOP` and `LENGTH` are success; with `REJECT` and `EXPIRE` nothing was computed for it."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    REJECT = "reject"
+    EXPIRE = "expire"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,27 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSlo:
+    """One request's own objectives. None = those of its tier.
+
+    Attributes:
+        ttft_s: time to first token, seconds.
+        tpot_s: time per output token after the first, seconds.
+        is_strict: refuse rather than serve too late or in another tier.
+        queue_ttl_s: longest wait for a place, seconds; can only shorten the tier's.
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    is_strict: bool = False
+    queue_ttl_s: float | None = None
+
+
+TIER_SLO = RequestSlo()
+"""Nothing beyond what the tier promises."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate. A call with n > 1 becomes n of these with the same prompt.
 
@@ -91,6 +118,9 @@ class Request:
         cache_salt: only requests with an equal salt may share cached KV (tenant isolation).
         is_pinned: its KV is kept for good: never evicted from host memory, and from the device only when nothing else is left.
         use_cache: False = neither read from nor leave anything in the prefix cache.
+        is_admitted: it was admitted before (it comes again after a crash) and must not be refused now.
+        slo: what the client asks of this request beyond its tier.
+        may_speculate: False = its tokens are computed one by one, without drafts.
     """
 
     request_id: str
@@ -102,6 +132,9 @@ class Request:
     cache_salt: str = ""
     use_cache: bool = True
     is_pinned: bool = False
+    slo: RequestSlo = TIER_SLO
+    is_admitted: bool = False
+    may_speculate: bool = True
 
     @property
     def num_prompt_tokens(self) -> int:

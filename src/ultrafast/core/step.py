@@ -7,6 +7,12 @@ runs the batch:
     |seq 3: pos 17|    |seq 5: 40|  |seq 9: pos 0 ... 31|     <- one token per decode, a chunk per prefill
           |                 |                     |
         output            output        output only when the chunk ends the prompt
+
+A decode may carry drafts, guesses of the tokens that follow; each has an output row too, which tells whether the next is right:
+
+    |seq 3: pos 17 | draft 18 | draft 19 |      rows are drawn from in order; the first draw that differs from the draft behind
+         |             |          |             its row is the last one, and the positions of the wrong drafts are forgotten
+       draw 0 =?       draw 1 =?  draw 2
 """
 
 from __future__ import annotations
@@ -128,6 +134,7 @@ class SequenceWork:
 
     `samples` is True when the last of them needs an output row, from which the request's next token is drawn;
     `output_index` then is the number of output tokens the request had before that draw.
+    `drafts` are guesses of the tokens after `tokens`, only where `samples`.
     """
 
     request_id: str
@@ -136,6 +143,12 @@ class SequenceWork:
     tokens: tuple[int, ...]
     samples: bool
     output_index: int = 0
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def num_positions(self) -> int:
+        """Positions that the forward pass computes; a cell each."""
+        return len(self.tokens) + len(self.drafts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +161,12 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(item.tokens) for item in self.work)
+        """Positions of the forward pass, drafts included: the size of the batch."""
+        return sum(item.num_positions for item in self.work)
+
+    @property
+    def num_drafts(self) -> int:
+        return sum(len(item.drafts) for item in self.work)
 
 
 class StepStatus(StrEnum):
@@ -198,8 +216,11 @@ class StepResult:
     """What came of a plan.
 
     Attributes:
-        sampled: one entry for each work item with `samples` whose request did not fail.
-        failed: (request_id, message) for requests that must end in this step through no fault of the others.
+        sampled: the draws of each work item with `samples`, in order. n draws mean that the first n - 1 drafts were right:
+            the sequence now holds the item's tokens and those drafts, and nothing of the others. There is at least one draw
+            unless the request failed, and none after one that `is_end` or `is_complete`.
+        failed: (request_id, message) for requests that must end in this step through no fault of the others; what was drawn
+            before the failure is in `sampled`.
         duration_s: wall time of the step: KV operations, forward pass and sampling.
     """
 

@@ -51,6 +51,8 @@ def _put_together(
     scheduler = make_scheduler(facts, options, levels.limits)
     for sample in samples:
         scheduler.cost.observe(sample.num_outputs, sample.num_prefill_tokens, sample.duration_s)
+        if not sample.num_prefill_tokens:
+            scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
     if levels.disk is not None:
         scheduler.adopt(levels.disk.scan(), time.monotonic())
     return Parts(executor, scheduler, facts, levels.disk)
@@ -64,11 +66,14 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         max_step_tokens=facts.max_step_tokens,
         step_target_s=options.step_target_s or DEFAULT_STEP_TARGET_S,
         max_num_running=facts.max_num_running,
+        max_num_paused=facts.max_num_paused,
         max_num_cached=facts.max_num_cached,
         max_cached_tokens=facts.max_cached_tokens,
         can_trim=facts.can_trim,
         enable_prefix_cache=options.enable_prefix_cache,
         levels=levels,
+        tiers=options.tiers,
+        enable_speculation=options.speculation == "auto",
     )
     return Scheduler(limits)
 
@@ -99,4 +104,5 @@ def _fake_facts(options: EngineOptions) -> EngineFacts:
         state_bytes_fixed=0,
         load_s=0.0,
         warmup_s=0.0,
+        max_num_paused=options.max_num_paused or options.max_num_running,
     )

@@ -68,8 +68,9 @@ class Executor(Protocol):
     def run(self, plan: StepPlan) -> StepResult:
         """One forward pass over `plan.work`, then one draw for each item with `samples`. `plan.kv_ops` are already applied.
 
-        On `OUT_OF_KV` and `INVALID` nothing has changed. A request that fails by itself is listed in `failed`; the others' draws
-        are valid.
+        Behind drafts that turn out right further draws follow, see `StepResult.sampled`; every token is drawn as it would be
+        without drafts. On `OUT_OF_KV` and `INVALID` nothing has changed. A request that fails by itself is listed in `failed`;
+        the others' draws are valid.
         """
         ...
 

@@ -7,7 +7,8 @@ assert, and a plan that shares the wrong cells produces other tokens than `expec
     seq 3: [c0 c1 c2 c3]          CopyPrefix(src=3, dst=5, 2)
     seq 5: [c0 c1]                c0 and c1 have two users now; they are free when both are gone
 
-Runs on the caller's thread. Deterministic: tokens depend on (all tokens before, seed, output index) only.
+Runs on the caller's thread. Deterministic: tokens depend on (all tokens before, seed, output index) only. With `loop` most of
+them depend on the output index modulo `loop` alone, so that the text repeats itself and drafts of it are often right.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ class FakeCost:
     fixed_s: float = 0.002
     output_s: float = 0.007
     prefill_token_s: float = 0.0055
+    draft_s: float = 0.001
 
-    def step_s(self, num_outputs: int, num_prefill_tokens: int) -> float:
-        return self.fixed_s + self.output_s * num_outputs + self.prefill_token_s * num_prefill_tokens
+    def step_s(self, num_outputs: int, num_prefill_tokens: int, num_drafts: int = 0) -> float:
+        computed_s = self.output_s * num_outputs + self.prefill_token_s * num_prefill_tokens + self.draft_s * num_drafts
+        return self.fixed_s + computed_s
 
 
 @dataclass(slots=True)
@@ -88,6 +91,7 @@ class FakeExecutor:
         can_trim: False = refuses (by assert) to share or keep a part of a sequence, like a recurrent model.
         vocab_size: tokens are in [0, vocab_size).
         end_every: about one draw in this many is the end token; 0 = never.
+        loop: the output repeats itself after so many tokens, but for one in eight; 0 = never.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class FakeExecutor:
         can_trim: bool = True,
         vocab_size: int = 1000,
         end_every: int = 0,
+        loop: int = 0,
     ) -> None:
         self.injections = Injections()
         self.num_run_tokens = 0
@@ -111,6 +116,7 @@ class FakeExecutor:
         self._can_trim = can_trim
         self._vocab_size = vocab_size
         self._end_every = end_every
+        self._loop = loop
         self._sequences: list[list[_Cell]] = [[] for _ in range(num_sequences)]
         self._num_used = 0
         self._begun: dict[str, Request] = {}
@@ -182,18 +188,19 @@ class FakeExecutor:
             if item.request_id in self.injections.failing_ids:
                 failed.append((item.request_id, "injected failure"))
             elif item.samples:
-                sampled.append(self._draw(item))
+                sampled += self._verify(item)
         self.num_run_tokens += plan.num_tokens
         num_decodes = sum(item.samples and len(item.tokens) == 1 for item in plan.work)
         num_outputs = sum(item.samples for item in plan.work)
-        return StepResult(status, tuple(sampled), tuple(failed), self._spend(num_outputs, plan.num_tokens - num_decodes))
+        num_prefill_tokens = plan.num_tokens - plan.num_drafts - num_decodes
+        return StepResult(status, tuple(sampled), tuple(failed), self._spend(num_outputs, num_prefill_tokens, plan.num_drafts))
 
     def close(self) -> None:
         assert not self._is_closed, "closed twice"
         self._is_closed = True
 
-    def _spend(self, num_outputs: int, num_prefill_tokens: int) -> float:
-        duration_s = self._cost.step_s(num_outputs, num_prefill_tokens)
+    def _spend(self, num_outputs: int, num_prefill_tokens: int, num_drafts: int = 0) -> float:
+        duration_s = self._cost.step_s(num_outputs, num_prefill_tokens, num_drafts)
         if self._clock is not None:
             self._clock.advance(duration_s)
         return duration_s
@@ -205,6 +212,8 @@ class FakeExecutor:
         for item in plan.work:
             assert item.request_id in self._begun, f"{item.request_id} was not begun"
             assert item.tokens, f"{item.request_id} has no tokens in this step"
+            assert item.samples or not item.drafts, f"{item.request_id} has drafts and no draw before them"
+            assert self._can_trim or not item.drafts, "wrong drafts of this model could not be cut off"
             written = len(self._sequences[item.seq_id])
             assert item.start == written, f"sequence {item.seq_id} has {written} cells; the plan starts at {item.start}"
 
@@ -242,28 +251,40 @@ class FakeExecutor:
     def _write(self, item: SequenceWork) -> None:
         cells = self._sequences[item.seq_id]
         digest = cells[-1].digest if cells else 0
-        for token in item.tokens:
+        for token in (*item.tokens, *item.drafts):
             digest = _mix(digest, token)
             cells.append(_Cell(len(cells), digest))
-        self._num_used += len(item.tokens)
+        self._num_used += item.num_positions
 
-    def _draw(self, item: SequenceWork) -> SampledToken:
+    def _verify(self, item: SequenceWork) -> list[SampledToken]:
+        """Draw while the drafts are right; cut the others off."""
+        draws: list[SampledToken] = []
+        position = item.start + len(item.tokens)
+        for draft in (*item.drafts, None):
+            draws.append(self._draw(item, position - 1, item.output_index + len(draws)))
+            if draws[-1].token != draft or draws[-1].is_end:
+                break
+            position += 1
+        self._trim(TrimSequence(item.seq_id, position))
+        return draws
+
+    def _draw(self, item: SequenceWork, position: int, output_index: int) -> SampledToken:
         params = self._begun[item.request_id].params
-        digest = self._sequences[item.seq_id][-1].digest
-        token = _token(digest, params, item.output_index, self._vocab_size, self._end_every)
+        digest = self._sequences[item.seq_id][position].digest
+        token = _token(digest, params, output_index, self._vocab_size, self._end_every, self._loop)
         is_end = (token == END_TOKEN and not params.ignore_eos) or token in params.stop_token_ids
         logprobs = None if params.num_logprobs is None else TokenLogprobs(-0.5, ((token, -0.5),) * min(1, params.num_logprobs))
         return SampledToken(item.request_id, token, is_end=is_end, logprobs=logprobs)
 
 
-def expected_tokens(request: Request, *, vocab_size: int = 1000, end_every: int = 0) -> list[int]:
+def expected_tokens(request: Request, *, vocab_size: int = 1000, end_every: int = 0, loop: int = 0) -> list[int]:
     """The output that a `FakeExecutor` must give this request however it is scheduled: the end token not included."""
     digest = 0
     for token in request.prompt_tokens:
         digest = _mix(digest, token)
     output: list[int] = []
     for index in range(request.params.max_tokens):
-        token = _token(digest, request.params, index, vocab_size, end_every)
+        token = _token(digest, request.params, index, vocab_size, end_every, loop)
         if (token == END_TOKEN and not request.params.ignore_eos) or token in request.params.stop_token_ids:
             break
         output.append(token)
@@ -271,11 +292,13 @@ def expected_tokens(request: Request, *, vocab_size: int = 1000, end_every: int 
     return output
 
 
-def _token(digest: int, params: SamplingParams, output_index: int, vocab_size: int, end_every: int) -> int:
+def _token(digest: int, params: SamplingParams, output_index: int, vocab_size: int, end_every: int, loop: int) -> int:
     draw = _mix(_mix(digest, params.seed), output_index)
     can_end = output_index >= params.min_tokens and not params.ignore_eos
     if can_end and end_every and (draw >> 32) % end_every == 0:
         return END_TOKEN
+    if loop and draw >> 61:
+        draw = _mix(params.seed, output_index % loop)
     return 1 + draw % (vocab_size - 1)
 
 

@@ -58,9 +58,9 @@ class LiveRequest:
         self.is_sent = True
         self.num_tokens_at_send = len(self.output_tokens)
         self.run_order = None
-        if len(self.output_tokens) == len(self.request.output_tokens):
+        if not self.num_crashes:
             return self.request
-        return dataclasses.replace(self.request, output_tokens=tuple(self.output_tokens))
+        return dataclasses.replace(self.request, output_tokens=tuple(self.output_tokens), is_admitted=True)
 
     def on_scheduled(self, event: RequestScheduled, run_order: int) -> None:
         if self.run_order is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
@@ -17,6 +19,8 @@ class EngineOptions:
         max_step_tokens: token budget of one step (batch size); 0 = by device.
         step_target_s: while others decode, prefill chunks are sized so that a step takes about this long, seconds; 0 = by device.
         max_num_running: sequences that may run at once.
+        max_num_paused: sequences that may stand aside for more urgent ones and keep their KV; 0 = as many as may run, if
+            there are so many sequences.
         max_num_cached: finished sequences whose KV may stay on the device for reuse.
         max_cached_tokens: tokens they may hold together; 0 = a quarter of the pool. Every step attends (masked) over all cells up
             to the highest used one, so an idle cache slows the running requests down.
@@ -30,6 +34,8 @@ class EngineOptions:
         kv_disk_bytes: disk space for KV; 0 = none. Needs host memory.
         kv_disk_path: folder for it; None = `kv` in the user's cache folder, which whoever makes the options fills in.
         kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
+        tiers: what each service tier promises, by rank.
+        speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -53,7 +59,10 @@ class EngineOptions:
     kv_disk_bytes: int = 0
     kv_disk_path: str | None = None
     kv_ttl_s: float = 86_400.0
+    speculation: str = "auto"
     libllama_path: str | None = None
+    max_num_paused: int = 0
+    tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +101,4 @@ class EngineFacts:
     state_bytes_fixed: int
     load_s: float
     warmup_s: float
+    max_num_paused: int = 0

@@ -187,6 +187,14 @@ class CallRecorder:
         for _ in range(num_tokens):
             self._series.itl.observe(gap_s / num_tokens)
 
+    @property
+    def worst_tpot_s(self) -> float | None:
+        """The longest mean time per output token among the choices, seconds; None when none has two deltas."""
+        means = [
+            (c.last_s - c.first_s) / (c.num_tokens - c.num_first) for c in self._choices.values() if c.num_tokens > c.num_first
+        ]
+        return max(means, default=None)
+
     def finish(self, outcome: Outcome, now: float, parts: LatencyParts | None = None) -> None:
         """Count the call out. `parts` only when it completed. A second call is a broken invariant."""
         assert not self._is_finished, "a call ends once"

@@ -106,8 +106,13 @@ class Metrics:
         self.requests_in_flight = self._gauge("requests_in_flight", "Calls that were received and have not ended.")
         self.requests_waiting = self._gauge("requests_waiting", "Sequences that wait for a place in the engine.")
         self.requests_running = self._gauge("requests_running", "Sequences that have a place in the engine.")
+        self.requests_paused = self._gauge(
+            "requests_paused", "Sequences that stand aside for more urgent ones and keep their KV."
+        )
         self.aborts = self._counter("aborts", "Sequences that the engine ended because their client left.", ["tier"])
         self.preemptions = self._counter("preemptions", "Sequences that lost their place for want of KV.", ["tier"])
+        self.pauses = self._counter("pauses", "Times that finished sequences stood aside for more urgent ones.", ["tier"])
+        self.drops = self._counter("drops", "Sequences that were refused before they got a place, by why.", ["tier", "reason"])
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished sequences.", ["tier"])
         self.output_tokens = self._counter("output_tokens", "Output tokens that were delivered.", ["tier"])
         self.http_responses = self._counter(
@@ -133,6 +138,11 @@ class Metrics:
         self.kv_capacity_bytes = self._gauge("kv_capacity_bytes", "What a level may hold; 0: it is off.", ["level"])
         self.kv_moved_runs = self._counter("kv_moved_runs", "Pieces of KV that were moved between levels.", ["way"])
         self.kv_evicted_runs = self._counter("kv_evicted_runs", "Pieces of KV that left a level for want of room.", ["level"])
+        self.drafted_tokens = self._counter("spec_drafted_tokens", "Tokens that were guessed and checked.", [])
+        self.accepted_tokens = self._counter("spec_accepted_tokens", "Guessed tokens that were right.", [])
+        self.spec_gain = self._gauge(
+            "spec_gain", "Tokens per second of steps with guesses over those without, lately; 0: not measured."
+        )
         self.restarts = self._counter("engine_restarts", "How often the engine process was replaced after a crash.", [])
         self.last_step_age = self._gauge("last_step_age_seconds", "Time since the last finished step; 0 before the first.")
         self.build = Info("ultrafast_build", "Versions and model of this server.", registry=self.registry)

@@ -19,6 +19,7 @@ from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import CallListener, CallRecorder, CallSeries
 from ultrafast.observe.kv_levels import LevelSeries
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
+from ultrafast.observe.slo import SloTracker
 
 FOLD_STEPS = 512
 """So many noted steps are folded even when nobody reads the metrics."""
@@ -47,12 +48,14 @@ class Recorder:
     def __init__(self, metrics: Metrics, call_listener: CallListener | None = None) -> None:
         self.metrics = metrics
         self._call_listener = call_listener
+        self.slo = SloTracker()
         self._calls = {tier: CallSeries(metrics, tier) for tier in ServiceTier}
         self._queue = {tier: metrics.queue.labels(tier) for tier in ServiceTier}
         self._prefill = {tier: metrics.prefill.labels(tier) for tier in ServiceTier}
         self._prompt_tokens = {tier: metrics.prompt_tokens.labels(tier) for tier in ServiceTier}
         self._aborts = {tier: metrics.aborts.labels(tier) for tier in ServiceTier}
         self._preemptions = {tier: metrics.preemptions.labels(tier) for tier in ServiceTier}
+        self._pauses = {tier: metrics.pauses.labels(tier) for tier in ServiceTier}
         self._step = {kind: metrics.step.labels(kind) for kind in ("prefill", "decode", "mixed")}
         self._prefill_step_tokens = metrics.step_tokens.labels("prefill")
         self._decode_step_tokens = metrics.step_tokens.labels("decode")
@@ -122,6 +125,9 @@ class Recorder:
 
     def _on_finished(self, event: RequestFinished) -> None:
         self._prompt_tokens[event.tier].inc(event.num_prompt_tokens)
+        self._pauses[event.tier].inc(event.num_pauses)
+        if event.drop_reason is not None:
+            self.metrics.drops.labels(event.tier, event.drop_reason).inc()
         if event.reason is FinishReason.ABORT:
             self._aborts[event.tier].inc()
         if event.scheduled_s is None:
@@ -141,10 +147,14 @@ class Recorder:
             self._prefill_step_tokens.observe(stats.num_prefill_tokens)
         if stats.num_decode_sequences:
             self._decode_step_tokens.observe(stats.num_tokens - stats.num_prefill_tokens)
+        self.metrics.drafted_tokens.inc(stats.num_drafted_tokens)
+        self.metrics.accepted_tokens.inc(stats.num_accepted_tokens)
+        self.metrics.spec_gain.set(stats.speculation_gain)
 
     def _set_gauges(self, stats: StepFinished) -> None:
         self.metrics.requests_running.set(stats.num_running)
         self.metrics.requests_waiting.set(stats.num_waiting)
+        self.metrics.requests_paused.set(stats.num_paused)
         self._set_kv(stats.num_kv_tokens_running, stats.num_kv_tokens_cached, stats.num_kv_tokens_free)
 
     def _set_kv(self, num_running_tokens: int, num_cached_tokens: int, num_free_tokens: int) -> None:

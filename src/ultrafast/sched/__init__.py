@@ -5,7 +5,8 @@
     outcome.py     one result: tokens, ends, faults
 
 Policies, one small file each: ordering.py (who first, who gives way), admission.py (who may start), chunks.py (who gets how
-many prefill tokens), cost.py (how long a step takes), sharing.py (who waits for whose prefix).
+many prefill tokens), cost.py (how long a step takes), sharing.py (who waits for whose prefix),
+speculation/ (which guessed tokens a step checks).
 
 State: limits.py, live.py (one request), waiting.py (those without a sequence), faults.py (what failed), state.py (all of it).
 """

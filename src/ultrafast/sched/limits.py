@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ultrafast.core.errors import ConfigError
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.kv.levels import LevelLimits
 
 
@@ -18,15 +19,19 @@ class SchedulerLimits:
         max_step_tokens: tokens in one step; no plan ever exceeds it. At least `max_num_running`, so that every running
             request can decode in every step.
         step_target_s: how long a step should take while somebody decodes, seconds.
-        max_num_running: requests that hold a sequence.
+        max_num_running: requests that may be in one step.
+        max_num_paused: requests that may keep their sequence beside them while more urgent ones have their places. When all
+            these are taken, such a request is preempted instead: it loses its KV.
         max_num_cached: finished sequences kept for reuse.
         max_cached_tokens: cells that only they hold, at most; None = the whole pool.
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
         enable_prefix_cache: reuse KV between requests.
+        enable_speculation: let steps carry drafts where that is measured to pay; needs `can_trim`.
         block_size: tokens per block, a unit of reporting.
         reserve_tokens: output tokens for which a request must find room before it starts; a smaller promise admits more
             requests and preempts more of them.
         levels: host memory and disk for KV; None = there is only the pool.
+        tiers: one policy for each tier, by rank.
     """
 
     kv_capacity_tokens: int
@@ -34,18 +39,23 @@ class SchedulerLimits:
     max_step_tokens: int
     step_target_s: float
     max_num_running: int = 32
+    max_num_paused: int = 8
     max_num_cached: int = 64
     max_cached_tokens: int | None = None
     can_trim: bool = True
     enable_prefix_cache: bool = True
+    enable_speculation: bool = True
     block_size: int = 32
     reserve_tokens: int = 64
     levels: LevelLimits | None = None
+    tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
 
     def __post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "max_request_tokens", "max_step_tokens", "max_num_running", "block_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", param=name)
+        if len(self.tiers) != len(ServiceTier) or sum(tier.min_share for tier in self.tiers) >= 1:
+            raise ConfigError("the minimum shares of the tiers must leave something: their sum must be below 1", param="tiers")
         if self.step_target_s <= 0:
             raise ConfigError(f"step_target_s is {self.step_target_s}; it must be positive", param="step_target_s")
         if self.max_step_tokens < self.max_num_running:

@@ -9,9 +9,11 @@ What starts, moves and ends it is in `state.py`; here is only what is true of it
 
 from __future__ import annotations
 
-from ultrafast.core.events import RequestFinished
+from ultrafast.core.events import DropReason, RequestFinished
 from ultrafast.core.request import FinishReason, Request, RequestState
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.kv.segment import SequenceKv
+from ultrafast.sched.speculation.track import Track
 
 
 class LiveRequest:
@@ -23,35 +25,52 @@ class LiveRequest:
         num_computed: leading tokens whose KV exists in `sequence`.
         sequence: its KV while it runs, else None.
         can_reuse: False after a prefix copy that the engine could not prove: it is computed in full from then on.
+        tier: the tier that serves; another than the request's own when `downgrade_reason` says why.
+        ttft_s, tpot_s: its objectives, seconds: its own or its tier's.
+        last_run_s: when it last was in a step (or got its place), seconds. last_token_s: when its newest token was drawn.
         followers_rank: urgency of the most urgent request that waits for its prefix, which it inherits; None = nobody does.
         blocked_version: the ledger's version at which it was refused a start: while that stands, nothing has been freed and
             asking again (which costs a match of the whole prompt) is in vain. -1 = ask.
         num_cached_first: prompt tokens skipped at its first scheduling; None before.
         num_host_tokens, num_disk_tokens: of `num_cached_first`, those that came from there.
-        total_computed: tokens of all its forward passes, recomputation included.
+        total_computed: tokens of all its forward passes, recomputation included, wrong drafts not.
+        speculation: what its guesses have taught; None before the first.
     """
 
     __slots__ = (
         "blocked_version",
         "can_reuse",
+        "downgrade_reason",
         "first_token_s",
         "followers_rank",
+        "last_run_s",
+        "last_token_s",
         "num_cached_first",
         "num_computed",
         "num_disk_tokens",
         "num_host_tokens",
+        "num_pauses",
         "num_preemptions",
         "order",
         "request",
         "scheduled_s",
         "sequence",
+        "speculation",
         "state",
+        "tier",
         "tokens",
         "total_computed",
+        "tpot_s",
+        "ttft_s",
     )
 
-    def __init__(self, request: Request, order: int) -> None:
+    def __init__(self, request: Request, order: int, policy: TierPolicy | None = None) -> None:
         self.request = request
+        self.downgrade_reason: DropReason | None = None
+        self.serve_in(request.tier, policy or DEFAULT_POLICIES[request.tier.rank])
+        self.last_run_s = request.arrival_s
+        self.last_token_s = request.arrival_s
+        self.num_pauses = 0
         self.order = order
         self.state = RequestState.WAITING
         self.tokens = [*request.prompt_tokens, *request.output_tokens]
@@ -67,6 +86,14 @@ class LiveRequest:
         self.num_host_tokens = 0
         self.num_disk_tokens = 0
         self.num_preemptions = 0
+        self.speculation: Track | None = None
+
+    def serve_in(self, tier: ServiceTier, policy: TierPolicy) -> None:
+        """Set the tier that serves, and with it the objectives that the request does not bring itself. Before it is queued."""
+        slo = self.request.slo
+        self.tier = tier
+        self.ttft_s = policy.ttft_s if slo.ttft_s is None else slo.ttft_s
+        self.tpot_s = policy.tpot_s if slo.tpot_s is None else slo.tpot_s
 
     @property
     def request_id(self) -> str:
@@ -75,7 +102,17 @@ class LiveRequest:
     @property
     def rank(self) -> int:
         """Urgency of its tier; 0 is the most urgent."""
-        return self.request.tier.rank
+        return self.tier.rank
+
+    @property
+    def urgency(self) -> int:
+        """Its rank, or that of a more urgent request which waits for the prefix it computes (no priority inversion)."""
+        return self.rank if self.followers_rank is None else min(self.rank, self.followers_rank)
+
+    @property
+    def deadline_s(self) -> float:
+        """When its first token is due, seconds."""
+        return self.request.arrival_s + self.ttft_s
 
     @property
     def num_output(self) -> int:
@@ -105,7 +142,7 @@ class LiveRequest:
         return RequestFinished(
             request_id=self.request_id,
             reason=reason,
-            tier=self.request.tier,
+            tier=self.tier,
             num_prompt_tokens=self.request.num_prompt_tokens,
             num_cached_tokens=self.num_cached_first or 0,
             num_computed_tokens=self.total_computed,
@@ -118,4 +155,5 @@ class LiveRequest:
             error=error,
             num_host_tokens=self.num_host_tokens,
             num_disk_tokens=self.num_disk_tokens,
+            num_pauses=self.num_pauses,
         )

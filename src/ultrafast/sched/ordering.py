@@ -1,8 +1,7 @@
 """The ordering policy: who is served first, and who gives way.
 
-More urgent tiers first; inside a tier those that were preempted (they have already waited once), then by arrival.
-Starvation, said aloud: while a more urgent tier fills the machine, a less urgent one waits without bound. Inside a tier the
-wait is bounded, because nothing overtakes an earlier arrival.
+More urgent tiers first; inside a tier those that were preempted (they have already waited once), then by arrival. That a less
+urgent tier does not starve is the business of `shares.py`; inside a tier nothing overtakes an earlier arrival.
 """
 
 from __future__ import annotations
@@ -12,19 +11,24 @@ from collections.abc import Iterable
 from ultrafast.core.request import RequestState
 from ultrafast.sched.live import LiveRequest
 
-OrderKey = tuple[int, bool, float, int]
+OrderKey = tuple[bool, float, int]
 
 
 def order_key(live: LiveRequest) -> OrderKey:
-    """Smaller = served earlier. Constant while the request waits."""
-    return (live.rank, live.state is not RequestState.PREEMPTED, live.request.arrival_s, live.order)
+    """The order inside a tier; smaller = served earlier. Constant while the request waits."""
+    return (live.state is not RequestState.PREEMPTED, live.request.arrival_s, live.order)
 
 
 def arrival_key(live: LiveRequest) -> tuple[int, float, int]:
-    """The order among running requests: like `order_key`, blind to past preemptions."""
-    return (live.rank, live.request.arrival_s, live.order)
+    """The order among requests that hold a sequence: urgency, then arrival; blind to past preemptions."""
+    return (live.urgency, live.request.arrival_s, live.order)
+
+
+def turn_key(live: LiveRequest) -> tuple[float, float, int]:
+    """Whose turn it is inside a tier when not all can be in a step: whoever was in one least recently."""
+    return (live.last_run_s, live.request.arrival_s, live.order)
 
 
 def choose_victim(candidates: Iterable[LiveRequest]) -> LiveRequest | None:
-    """Who is preempted when KV runs out: the least urgent tier's youngest arrival. None when there is no candidate."""
+    """Who gives way (a place, or KV): the least urgent, and of those the youngest arrival. None when there is no candidate."""
     return max(candidates, key=arrival_key, default=None)

@@ -20,6 +20,8 @@ def book(state: SchedulerState, plan: StepPlan, result: StepResult, now: float) 
     worked = _still_running(state, plan)
     if result.status is StepStatus.OK:
         _advance(state, worked, result, now)
+    elif result.status is not StepStatus.FATAL and state.drafting.step_failed(plan):
+        return
     elif result.status is StepStatus.OUT_OF_KV:
         _give_way(state, plan.num_tokens, now)
     elif result.status is StepStatus.INVALID:
@@ -38,20 +40,35 @@ def _still_running(state: SchedulerState, plan: StepPlan) -> Worked:
 
 def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: float) -> None:
     failed = dict(result.failed)
-    sampled = {drawn.request_id: drawn for drawn in result.sampled}
+    draws = _draws_by_request(result)
     state.faults.step_succeeded([live for live, _ in worked])
     for live, item in worked:
+        drawn = draws.get(item.request_id, [])
+        if item.request_id not in failed:
+            assert bool(drawn) == item.samples, f"{len(drawn)} draws for {item.request_id}, which did not fail"
+            _extend(state, live, [*item.tokens, *item.drafts[: max(0, len(drawn) - 1)]], now)
+        for one in drawn:
+            assert live.sequence is not None, f"{live.request_id} got a token after its end"
+            _take_token(state, live, one, now)
         if item.request_id in failed:
             state.finish(live, FinishReason.ERROR, now, failed[item.request_id])
-            continue
-        assert live.sequence is not None, "checked when the work was collected"
-        state.ledger.extend(live.sequence, list(item.tokens))
-        live.num_computed += len(item.tokens)
-        live.total_computed += len(item.tokens)
-        state.release_followers(live)
-        if item.samples:
-            assert item.request_id in sampled, f"no token was drawn for {item.request_id}, and it did not fail"
-            _take_token(state, live, sampled[item.request_id], now)
+
+
+def _draws_by_request(result: StepResult) -> dict[str, list[SampledToken]]:
+    draws: dict[str, list[SampledToken]] = {}
+    for drawn in result.sampled:
+        draws.setdefault(drawn.request_id, []).append(drawn)
+    return draws
+
+
+def _extend(state: SchedulerState, live: LiveRequest, tokens: list[int], now: float) -> None:
+    """Book computed tokens, right drafts among them: those are output that is taken next."""
+    assert live.sequence is not None, "checked when the work was collected"
+    state.ledger.extend(live.sequence, tokens)
+    live.num_computed += len(tokens)
+    live.total_computed += len(tokens)
+    live.last_run_s = now
+    state.release_followers(live)
 
 
 def _take_token(state: SchedulerState, live: LiveRequest, drawn: SampledToken, now: float) -> None:
@@ -59,6 +76,7 @@ def _take_token(state: SchedulerState, live: LiveRequest, drawn: SampledToken, n
         state.finish(live, FinishReason.STOP, now)
         return
     live.tokens.append(drawn.token)
+    live.last_token_s = now
     if live.first_token_s is None:
         live.first_token_s = now
     state.emit(TokenProduced(live.request_id, drawn.token, drawn.logprobs))
@@ -83,10 +101,10 @@ def _give_way(state: SchedulerState, num_tokens: int, now: float) -> None:
     state.faults.out_of_kv(state.ledger.num_free, num_tokens)
     if state.ledger.evict_one():
         return
-    victim = choose_victim(state.running)
+    victim = choose_victim(state.holders)
     if victim is None:
         return
-    is_alone = len(state.running) == 1
+    is_alone = len(state.holders) == 1
     if state.faults.is_out_of_kv_hopeless or (is_alone and num_tokens <= 1):
         reason = FinishReason.LENGTH if victim.num_output else FinishReason.ERROR
         error = None if victim.num_output else "The engine has no room in its KV pool for this request."
@@ -109,12 +127,13 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
     work = plan.work if result.status is StepStatus.OK else ()
     num_decodes, num_prefill_tokens = split_work(work)
     usage = state.ledger.usage
+    num_drafts = sum(len(item.drafts) for item in work)
     return StepFinished(
         step=plan.step,
         at_s=now,
         duration_s=result.duration_s,
         schedule_s=schedule_s,
-        num_tokens=num_decodes + num_prefill_tokens,
+        num_tokens=sum(item.num_positions for item in work),
         num_prefill_tokens=num_prefill_tokens,
         num_decode_sequences=num_decodes,
         num_prefill_sequences=len(work) - num_decodes,
@@ -124,6 +143,10 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_kv_tokens_cached=usage.num_cached_tokens,
         num_kv_tokens_free=usage.num_free_tokens,
         prefills=_prefills(work) if num_prefill_tokens else (),
+        num_paused=len(state.paused),
+        num_drafted_tokens=num_drafts,
+        num_accepted_tokens=len(result.sampled) - len({drawn.request_id for drawn in result.sampled}) if num_drafts else 0,
+        speculation_gain=state.drafting.gain or 0.0,
     )
 
 

@@ -1,7 +1,9 @@
-"""Builds one plan: admission, then one token for everyone who decodes, then prefill chunks in what is left of the step.
+"""Builds one plan: places, then, tier by tier from the most urgent, decodes and prefill chunks while the step has room and time.
 
-    waiting --admit--> running:  | decodes: 1 token each | chunk | chunk | ...     sum <= max_step_tokens
-                                   a decode that finds no cell preempts exactly one request, perhaps itself
+    waiting, paused --places--> running:  | rank 0: decodes, chunks | rank 1: ... | rank 3: ... |    sum <= max_step_tokens
+                                            a decode that finds no cell preempts exactly one request, perhaps itself
+
+A step of few decodes and nothing else may get drafts on top (`speculation`).
 
 Every "who" and "how much" is a policy in a file of its own; here is only the order in which they are asked.
 """
@@ -10,11 +12,11 @@ from __future__ import annotations
 
 from ultrafast.core.step import SequenceWork
 from ultrafast.kv.segment import SequenceKv
-from ultrafast.sched import admission
-from ultrafast.sched.chunks import Chunk, chunk_budget, divide
+from ultrafast.sched.budget import StepBudget
+from ultrafast.sched.chunks import MIN_CHUNK_TOKENS, Chunk, divide
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import arrival_key, choose_victim
-from ultrafast.sched.sharing import find_leader
+from ultrafast.sched.ordering import arrival_key, choose_victim, turn_key
+from ultrafast.sched.places import Places
 from ultrafast.sched.state import SchedulerState
 
 
@@ -25,73 +27,86 @@ class Planner:
         self._state = state
         self._ledger = state.ledger
         self._limits = state.limits
+        self._places = Places(state)
 
     def build(self, now: float) -> tuple[SequenceWork, ...]:
         """Decide the work of the next step. Calling it again without a `complete` in between plans afresh."""
         state = self._state
         self._ledger.tick(now, is_busy=bool(state.running))
         state.take_back(now)
-        self._admit(now)
+        due_ranks = [rank for rank in range(len(self._limits.tiers)) if state.shares.is_due(rank, item_s(state))]
+        self._places.fill(due_ranks, now)
         state.restorer.step(state.running, now)
-        eligible = [live for live in state.faults.suspects(state.running) or state.running if not state.restorer.is_loading(live)]
-        work = self._decodes([live for live in eligible if live.is_decoding], now)
-        work += self._prefills([live for live in eligible if not live.is_decoding and live.sequence], len(work), now)
-        return tuple(work)
+        while True:
+            suspects = state.faults.suspects(state.running) or state.running
+            eligible = [live for live in suspects if not state.restorer.is_loading(live)]
+            work = self._fill_step(eligible, due_ranks, now)
+            if work or not eligible:
+                return self._with_drafts(tuple(work))
+            # Nobody can advance for want of cells.
+            victim = choose_victim(state.holders)
+            assert victim is not None, "somebody runs"
+            assert len(state.holders) > 1, "a request that runs alone fits: it was checked when added"
+            state.preempt(victim, now)
 
-    def _admit(self, now: float) -> None:
-        while (head := self._state.waiting.head()) is not None and self._has_slot(head):
-            if not self._try_start(head, now):
-                return
+    def _with_drafts(self, work: tuple[SequenceWork, ...]) -> tuple[SequenceWork, ...]:
+        state = self._state
+        if state.faults.is_isolating or state.faults.slack:
+            return work
+        return state.drafting.extend(work, state.live, self._ledger.num_free)
 
-    def _has_slot(self, live: LiveRequest) -> bool:
-        """Parked requests that come before this one keep their slots: they were next, and will be soon."""
-        free = self._limits.max_num_running - len(self._state.running)
-        return free > 0 and free > self._state.followers.num_at_least_as_urgent(live.rank)
+    def _fill_step(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> list[SequenceWork]:
+        budget = StepBudget(self._state.cost, self._limits, now, is_alone=len(self._state.live) == 1)
+        num_decodes_left = sum(live.is_decoding for live in eligible)
+        work: list[SequenceWork] = []
+        for urgency in sorted({live.urgency for live in eligible}):
+            group = [live for live in eligible if live.urgency == urgency and live.sequence is not None]
+            next_turn = min(group, key=turn_key, default=None)
+            owed = next_turn if urgency in due_ranks else None
+            decodes = [live for live in group if live.is_decoding]
+            num_decodes_left -= len(decodes)
+            # Beside more urgent work there is not enough for all: a prefill has its turn among the decodes, and then goes first.
+            is_prefill_turn = budget.is_limited and next_turn is not None and not next_turn.is_decoding
+            chosen = [] if is_prefill_turn else self._decodes(self._choose(decodes, owed, budget), budget, now)
+            prefills = [live for live in group if not live.is_decoding and live.sequence is not None]
+            chunks = self._prefills(prefills, owed, num_decodes_left, budget, now)
+            if is_prefill_turn and not chunks:
+                chosen = self._decodes(self._choose(decodes, owed, budget), budget, now)
+            work += chosen + chunks
+            worked = {item.request_id for item in chosen}
+            budget.close_rank(
+                [live for live in decodes if live.request_id in worked],
+                [self._state.live[item.request_id] for item in chunks],
+            )
+        return work
 
-    def _try_start(self, live: LiveRequest, now: float) -> bool:
-        """Start or park the head of the queue. False: no room for it, and so for nobody behind it."""
-        state, ledger = self._state, self._ledger
-        if live.blocked_version == ledger.version:
-            return False
-        if state.restorer.must_wait(live, now):
-            state.step_aside()
-            return True
-        match = ledger.match(live.tokens, live.request.cache_salt) if live.can_reuse else None
-        restored = state.restorer.choose(live, match.num_tokens if match else 0, now)
-        if restored and restored[0].begin == 0:
-            match = None  # sequences that cannot be cut: the longer one replaces the shorter
-        num_matched = match.num_tokens if match else 0
-        if live.can_reuse and ledger.has_cache and ledger.can_trim:
-            leader = find_leader(live, num_matched, state.running)
-            if leader:
-                state.park(*leader)
-                return True
-        need = admission.num_needed(live, num_matched, self._limits)
-        taken = admission.num_promised(state.running, self._limits) + state.faults.slack
-        if state.running and need > ledger.num_available(match) - taken:
-            live.blocked_version = ledger.version if not state.faults.slack else -1
-            return False
-        state.start(match, now, restored)
-        return True
+    def _choose(self, decodes: list[LiveRequest], owed: LiveRequest | None, budget: StepBudget) -> list[LiveRequest]:
+        """Who decodes: all that fit, in turns, and the one that is owed a step."""
+        ordered = sorted(decodes, key=turn_key)
+        chosen = ordered[: budget.num_decodes_fitting(len(ordered))]
+        if owed is not None and owed.is_decoding and owed not in chosen:
+            chosen.append(owed)
+        return sorted(chosen, key=arrival_key)
 
-    def _decodes(self, decoding: list[LiveRequest], now: float) -> list[SequenceWork]:
+    def _decodes(self, decoding: list[LiveRequest], budget: StepBudget, now: float) -> list[SequenceWork]:
         chosen: list[LiveRequest] = []
-        for live in sorted(decoding, key=arrival_key):
-            if live.sequence is not None and self._find_cell(live, len(chosen), now):
+        for live in decoding:
+            if live.sequence is not None and self._find_cell(live, budget.num_tokens, now):
                 chosen.append(live)
+                budget.add_decodes(1)
         return [_work(live, 1) for live in chosen]
 
     def _find_cell(self, live: LiveRequest, num_taken: int, now: float) -> bool:
         """Make sure of one more cell beside those taken in this step. False: `live` itself had to give way.
 
-        `live` is among the candidates, so nobody more urgent gives way to it; and since decodes are planned most urgent first,
-        nobody who is in the step already does.
+        `live` is among the candidates, so nobody more urgent or older gives way to it; and since decodes are planned in that
+        order, nobody who is in the step already does.
         """
         state = self._state
         while not self._make_room(num_taken + 1):
-            assert len(state.running) > 1, "a request that runs alone fits: its length is limited to the pool"
+            assert len(state.holders) > 1, "a request that runs alone fits: its length is limited to the pool"
             victim = choose_victim(
-                other for other in state.running if other is live or self._ledger.num_reclaimable(_sequence(other)) > 0
+                other for other in state.holders if other is live or self._ledger.num_reclaimable(_sequence(other)) > 0
             )
             assert victim is not None, "the request in need is itself a candidate"
             state.preempt(victim, now)
@@ -99,38 +114,45 @@ class Planner:
                 return False
         return True
 
-    def _prefills(self, prefilling: list[LiveRequest], num_decodes: int, now: float) -> list[SequenceWork]:
-        """Divide the step's prefill budget; if nobody at all can advance for want of cells, one gives way."""
-        state = self._state
-        while prefilling:
-            budget = chunk_budget(state.cost, self._limits, num_decodes, is_alone=len(state.live) == 1)
-            work = self._fit(divide(budget, prefilling), num_decodes)
-            if work or num_decodes:
-                return work
-            victim = choose_victim(state.running)
-            assert victim is not None, "somebody prefills, so somebody runs"
-            assert len(state.running) > 1, "a request that runs alone fits: it was checked when added"
-            state.preempt(victim, now)
-            prefilling = [live for live in prefilling if live is not victim]
-        return []
+    def _prefills(
+        self, prefilling: list[LiveRequest], owed: LiveRequest | None, num_kept: int, budget: StepBudget, now: float
+    ) -> list[SequenceWork]:
+        num_tokens = budget.num_prefill_tokens_fitting(num_kept)
+        if num_tokens <= 0 and owed in prefilling:
+            prefilling = [live for live in prefilling if live is owed]
+            num_tokens = min(MIN_CHUNK_TOKENS, self._limits.max_step_tokens - budget.num_tokens - num_kept)
+        return self._fit(divide(num_tokens, prefilling), budget, now)
 
-    def _fit(self, chunks: list[Chunk], num_taken: int) -> list[SequenceWork]:
-        """Cut chunks to the cells that can be had, evicting cached leaves as needed; prefills never preempt decodes."""
+    def _fit(self, chunks: list[Chunk], budget: StepBudget, now: float) -> list[SequenceWork]:
+        """Cut chunks to the cells that can be had: cached leaves are evicted, and less urgent requests give way."""
         work: list[SequenceWork] = []
         for chunk in chunks:
-            num_tokens = min(chunk.num_tokens, self._room(num_taken))
-            if num_tokens > 0 and self._make_room(num_taken + num_tokens):
+            while self._room(budget.num_tokens) < chunk.num_tokens and self._preempt_less_urgent(chunk.live, now):
+                pass
+            num_tokens = min(chunk.num_tokens, self._room(budget.num_tokens))
+            if num_tokens > 0 and self._make_room(budget.num_tokens + num_tokens):
                 work.append(_work(chunk.live, num_tokens))
-                num_taken += num_tokens
+                budget.add_prefill(num_tokens)
         return work
+
+    def _preempt_less_urgent(self, live: LiveRequest, now: float) -> bool:
+        """Preempt one request that is less urgent than `live` and holds cells of its own; none of those is in the step yet."""
+        victim = choose_victim(
+            other
+            for other in self._state.holders
+            if other.urgency > live.urgency and self._ledger.num_reclaimable(_sequence(other)) > 0
+        )
+        if victim is not None:
+            self._state.preempt(victim, now)
+        return victim is not None
 
     def _room(self, num_taken: int) -> int:
         """Cells for prefill. One that runs alone always tries with one cell: a fault must not stop it for good."""
         room = self._ledger.num_available(None) - num_taken - self._state.faults.slack
-        return max(1, room) if len(self._state.running) == 1 else room
+        return max(1, room) if len(self._state.holders) == 1 else room
 
     def _make_room(self, num_tokens: int) -> bool:
-        slack = self._state.faults.slack if len(self._state.running) > 1 else 0
+        slack = self._state.faults.slack if len(self._state.holders) > 1 else 0
         return self._ledger.make_room(num_tokens + slack)
 
 
@@ -149,3 +171,9 @@ def _work(live: LiveRequest, num_tokens: int) -> SequenceWork:
 def _sequence(live: LiveRequest) -> SequenceKv:
     assert live.sequence is not None, f"{live.request_id} does not run"
     return live.sequence
+
+
+def item_s(state: SchedulerState) -> float:
+    """What the smallest piece of work costs by itself, seconds: a smallest prefill chunk, or a decode where that is more."""
+    _, output_s, token_s = state.cost.coefficients
+    return max(output_s, MIN_CHUNK_TOKENS * token_s)

@@ -23,9 +23,12 @@ from ultrafast.sched.cost import CostModel
 from ultrafast.sched.live import LiveRequest
 
 LATE_FACTOR = 3.0
-MIN_WAIT_S = 0.02
+MIN_WAIT_S = 0.1
 MAX_WAIT_SHARE = 0.5
-"""A request waits for the disk three times as long as was predicted, and never longer than half of what computing would take."""
+"""A request waits for the disk three times as long as was predicted, a tenth of a second at least (a first read is slow: cold
+files, a busy machine), and never longer than half of what computing would take."""
+BLIND_WAIT_S = 0.5
+"""So long at least while nobody knows what computing takes: just after a start, when a read is slowest, too."""
 STEP_SHARE = 0.5
 """While others decode, loads may take this share of the target step time; at least one run is loaded per step."""
 
@@ -60,6 +63,12 @@ class Restorer:
         """Its sequence is not complete yet; nothing can be computed for it."""
         return live in self._loads
 
+    def reach(self, live: LiveRequest, num_matched: int, now: float) -> int:
+        """Leading tokens that need not be computed when the device has `num_matched` of them; nothing is fetched yet."""
+        levels = self._ledger.levels
+        parts = self._find(levels, live, num_matched, now) if levels is not None and live.can_reuse else []
+        return parts[-1].end if parts else num_matched
+
     # -- before the start ---------------------------------------------------------------------------------------------------
 
     def prefetch(self, live: LiveRequest, now: float) -> None:
@@ -83,6 +92,8 @@ class Restorer:
             limit_s = max(MIN_WAIT_S, LATE_FACTOR * wait_s)
             if (token_s := self._token_s) is not None:
                 limit_s = min(limit_s, MAX_WAIT_SHARE * token_s * sum(part.num_tokens for part in fetched))
+            else:
+                limit_s = max(limit_s, BLIND_WAIT_S)
             self._awaited[live] = _Awaited(fetched, from_disk, now + limit_s)
 
     def must_wait(self, live: LiveRequest, now: float) -> bool:

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ultrafast.core.events import Event
+from ultrafast.core.events import DropReason, Event
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus
 from ultrafast.kv.ledger import KvUsage
 from ultrafast.kv.levels import FoundRun
 from ultrafast.sched import outcome
 from ultrafast.sched.cost import CostModel
+from ultrafast.sched.gate import Gate
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.planner import Planner
+from ultrafast.sched.planner import Planner, item_s
+from ultrafast.sched.speculation.step_times import StepTimes
 from ultrafast.sched.state import SchedulerState
 
 
@@ -33,12 +35,14 @@ class Scheduler:
     """See the module. Not thread-safe: one thread owns it.
 
     Args:
-        limits: facts of the engine; `kv.ledger.num_sequences(max_num_running, max_num_cached)` ids are used, from 0.
+        limits: facts of the engine; `kv.ledger.num_sequences(max_num_running, max_num_cached)` ids are used, from 0,
+            with the paused counted among the running.
     """
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self._state = SchedulerState(limits)
         self._planner = Planner(self._state)
+        self._gate = Gate(self._state)
         self._step = 0
         self._num_added = 0
         self._planned_at_s = 0.0
@@ -52,6 +56,10 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         return len(self._state.running)
+
+    @property
+    def num_paused(self) -> int:
+        return len(self._state.paused)
 
     @property
     def num_waiting(self) -> int:
@@ -72,15 +80,20 @@ class Scheduler:
         """The learnt cost model; a warm-up may feed it with `observe` before the first plan."""
         return self._state.cost
 
-    def add(self, request: Request, now: float) -> list[Event]:
-        """Take a request. It finishes at once when it can never run (ERROR) or has nothing left to produce (LENGTH).
+    @property
+    def step_times(self) -> StepTimes:
+        """How long steps of decodes take; a warm-up may feed it too."""
+        return self._state.drafting.times
 
-        Its id must not be that of a live request.
+    def add(self, request: Request, now: float) -> list[Event]:
+        """Take a request, whose id must not be that of a live one.
+
+        It finishes at once when it can never run (ERROR), has nothing left to produce (LENGTH) or is refused (REJECT).
         """
         assert request.request_id not in self._state.live, f"request id {request.request_id} is already live"
         assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
         self._num_added += 1
-        live = LiveRequest(request, self._num_added)
+        live = LiveRequest(request, self._num_added, self._state.limits.tiers[request.tier.rank])
         self._state.live[request.request_id] = live
         error = self._why_never(live)
         if error:
@@ -88,8 +101,7 @@ class Scheduler:
         elif outcome.is_at_limit(self._state, live):
             self._state.finish(live, FinishReason.LENGTH, now)
         else:
-            self._state.waiting.push(live)
-            self._state.restorer.prefetch(live, now)
+            self._enqueue(live, now)
         return self._state.take_events()
 
     def abort(self, request_id: str, now: float) -> list[Event]:
@@ -108,6 +120,7 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """Decide the next step. The caller applies `kv_ops` even when it then plans again: no operation is handed out twice."""
         self._planned_at_s = now
+        self._expire(now)
         work = self._planner.build(now)
         return StepPlan(self._step, self._state.ledger.take_ops(), work)
 
@@ -147,15 +160,65 @@ class Scheduler:
 
         On FATAL the requests stay as they are: nothing more comes for them from this scheduler unless `fail_all` is called.
         """
+        self._book_shares(plan, result)
         outcome.book(self._state, plan, result, now)
         if result.status is StepStatus.OK and plan.work:
-            _, num_prefill_tokens = outcome.split_work(plan.work)
-            num_outputs = sum(item.samples for item in plan.work)
-            self._state.cost.observe(num_outputs, num_prefill_tokens, result.duration_s)
+            self._learn(plan, result)
         schedule_s = max(0.0, now - self._planned_at_s - result.duration_s)
         self._state.emit(outcome.step_finished(self._state, plan, result, now, schedule_s))
         self._step += 1
         return self._state.take_events()
+
+    def _learn(self, plan: StepPlan, result: StepResult) -> None:
+        self._state.drafting.observe(plan, result)
+        if not plan.num_drafts:  # the cost model knows no drafts, and they come only where it is not asked
+            _, num_prefill_tokens = outcome.split_work(plan.work)
+            num_outputs = sum(item.samples for item in plan.work)
+            self._state.cost.observe(num_outputs, num_prefill_tokens, result.duration_s)
+
+    def _enqueue(self, live: LiveRequest, now: float) -> None:
+        state, tiers = self._state, self._state.limits.tiers
+        verdict = self._gate.judge(live, now)
+        if verdict.is_refused:
+            state.finish(live, FinishReason.REJECT, now, drop_reason=verdict.reason, retry_after_s=verdict.retry_after_s)
+            return
+        if verdict.tier is not live.tier:
+            live.downgrade_reason = verdict.reason
+            live.serve_in(verdict.tier, tiers[verdict.tier.rank])
+        state.waiting.push(live)
+        state.restorer.prefetch(live, now)
+        if not live.request.is_admitted:
+            ttl_s = tiers[live.rank].queue_ttl_s
+            own_s = live.request.slo.queue_ttl_s
+            state.deadlines.push(live, live.request.arrival_s + (ttl_s if own_s is None else min(ttl_s, own_s)))
+
+    def _expire(self, now: float) -> None:
+        """End those that waited as long as they may for a first place."""
+        state = self._state
+        for live in state.deadlines.pop_due(now):
+            num_ahead = sum(state.waiting.num_of(rank) for rank in range(live.rank + 1))
+            retry_after_s = state.drain.retry_after_s(live.rank, num_ahead, now)
+            state.finish(live, FinishReason.EXPIRE, now, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=retry_after_s)
+
+    def _book_shares(self, plan: StepPlan, result: StepResult) -> None:
+        """Before the outcome: a request that ends with this step has used it too."""
+        if result.status is not StepStatus.OK or not plan.work:
+            return
+        state = self._state
+        costs_s = [0.0] * len(state.limits.tiers)
+        _, output_s, token_s = state.cost.coefficients
+        for item in plan.work:
+            live = state.live.get(item.request_id)
+            if live is not None:
+                is_decode = item.samples and len(item.tokens) == 1
+                costs_s[live.rank] += output_s if is_decode else token_s * len(item.tokens)
+        wanting = {live.rank for live in state.holders}
+        wanting |= {rank for rank in range(len(costs_s)) if state.waiting.num_of(rank)}
+        state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
+        waiting = [state.waiting.num_of(rank) for rank in range(len(costs_s))]
+        state.drain.step_finished(result.duration_s, state.num_started, waiting)
+        state.num_started = [0] * len(costs_s)
+        state.last_step_s = result.duration_s
 
     def _why_never(self, live: LiveRequest) -> str | None:
         limits = self._state.limits

@@ -2,10 +2,11 @@
 
     add          start            finish
      -> waiting -------> running --------> gone
-          ^  |              |
-          |  +--> parked    | preempt
-          |      (sharing)  |
-          +-----------------+
+          ^  |            |  ^  |
+          |  +--> parked  |  |  | pause, resume (the sequence and its KV stay)
+          |      (sharing)|  v  v
+          |               | paused
+          +---------------+---+  preempt (the sequence is freed)
 
 No policy here: who moves is decided elsewhere.
 """
@@ -13,29 +14,39 @@ No policy here: who moves is decided elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ultrafast.core.events import Event, RequestPreempted, RequestScheduled
+from ultrafast.core.events import DropReason, Event, RequestPreempted, RequestScheduled
 from ultrafast.core.request import FinishReason, RequestState
 from ultrafast.kv.index import Part
 from ultrafast.kv.ledger import KvLedger
 from ultrafast.kv.tree import Match
 from ultrafast.sched.cost import CostModel
+from ultrafast.sched.deadlines import QueueDeadlines
+from ultrafast.sched.drain import Drain
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.restore import Restorer
+from ultrafast.sched.shares import Shares
 from ultrafast.sched.sharing import Followers
+from ultrafast.sched.speculation.drafting import Drafting
 from ultrafast.sched.waiting import WaitingQueue
 
 
 class SchedulerState:
-    """Requests by state, the KV ledger, what was learnt, and events not yet handed out."""
+    """Requests by state, the KV ledger, what was learnt, and events not yet handed out.
+
+    Attributes:
+        num_started: requests that got their first place since the last step was booked, by rank.
+        last_step_s: how long the last step took.
+    """
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
         self.ledger = KvLedger(
             capacity_tokens=limits.kv_capacity_tokens,
-            max_num_running=limits.max_num_running,
+            max_num_running=limits.max_num_running + limits.max_num_paused,
             max_num_cached=limits.max_num_cached,
             max_cached_tokens=limits.max_cached_tokens,
             can_trim=limits.can_trim,
@@ -47,9 +58,16 @@ class SchedulerState:
         self.waiting = WaitingQueue()
         self.followers = Followers()
         self.running: list[LiveRequest] = []
+        self.paused: list[LiveRequest] = []
         self.cost = CostModel()
         self.restorer = Restorer(self.ledger, self.cost, limits.step_target_s)
         self.faults = Faults()
+        self.shares = Shares(limits.tiers)
+        self.drain = Drain(len(limits.tiers))
+        self.deadlines = QueueDeadlines()
+        self.num_started = [0] * len(limits.tiers)
+        self.last_step_s = 0.0
+        self.drafting = Drafting(limits)
         self._events: list[Event] = []
 
     def emit(self, event: Event) -> None:
@@ -64,20 +82,40 @@ class SchedulerState:
         events, self._events = self._events, []
         return events
 
-    def start(self, match: Match | None, now: float, restored: Sequence[Part] = ()) -> LiveRequest:
-        """From waiting to running: the head of the queue gets a sequence, the matched prefix with it, and `restored` soon."""
-        live = self.waiting.pop()
+    @property
+    def holders(self) -> list[LiveRequest]:
+        """Everybody who holds a sequence, and so KV: running or paused."""
+        return self.running + self.paused
+
+    def start(self, live: LiveRequest, match: Match | None, now: float, restored: Sequence[Part] = ()) -> None:
+        """From waiting to running: the head of its tier gets a sequence, the matched prefix with it, and `restored` soon."""
+        self.waiting.pop(live)
         live.state = RequestState.RUNNING
         live.sequence = self.ledger.start(live.request_id, live.namespace, match, now)
         live.num_computed = live.sequence.length
         self.restorer.begin(live, list(restored), now)
         num_cached = live.num_computed + sum(part.num_tokens for part in restored)
+        live.last_run_s = now
         if live.num_cached_first is None:
             live.num_cached_first = min(num_cached, live.request.num_prompt_tokens)
             live.scheduled_s = now
+            self.num_started[live.rank] += 1
         self.running.append(live)
-        self.emit(RequestScheduled(live.request_id, now, num_cached))
-        return live
+        tier = live.tier if live.downgrade_reason else None
+        self.emit(RequestScheduled(live.request_id, now, num_cached, tier, live.downgrade_reason))
+
+    def pause(self, live: LiveRequest) -> None:
+        """From running to paused: it is in no step for a while. Who waits for its prefix goes on waiting."""
+        self.running.remove(live)
+        self.paused.append(live)
+        live.state = RequestState.PAUSED
+        live.num_pauses += 1
+
+    def resume(self, live: LiveRequest) -> None:
+        """From paused to running; nothing has to be computed again."""
+        self.paused.remove(live)
+        self.running.append(live)
+        live.state = RequestState.RUNNING
 
     def restart_without_reuse(self, live: LiveRequest) -> None:
         """Its prefix copy came to nothing: it keeps its place and computes everything."""
@@ -91,24 +129,26 @@ class SchedulerState:
         if not live.num_preemptions:
             live.num_cached_first = 0
         self._events = [
-            RequestScheduled(event.request_id, event.at_s, 0)
+            replace(event, num_cached_tokens=0)
             if isinstance(event, RequestScheduled) and event.request_id == live.request_id
             else event
             for event in self._events
         ]
 
-    def step_aside(self) -> None:
-        """The head of the queue waits for the disk instead of for its turn."""
-        self.restorer.step_aside(self.waiting.pop())
+    def step_aside(self, live: LiveRequest) -> None:
+        """The head of its tier waits for the disk instead of for its turn."""
+        self.waiting.pop(live)
+        self.restorer.step_aside(live)
 
     def take_back(self, now: float) -> None:
         """Those for whom the disk has done its part, or is late, take their turn again."""
         for live in self.restorer.release(now):
             self.waiting.push(live)
 
-    def park(self, leader: LiveRequest, until: int) -> None:
-        """The head of the queue waits for a leader's prefix instead of for its turn."""
-        self.followers.park(self.waiting.pop(), leader, until)
+    def park(self, live: LiveRequest, leader: LiveRequest, until: int) -> None:
+        """The head of its tier waits for a leader's prefix instead of for its turn."""
+        self.waiting.pop(live)
+        self.followers.park(live, leader, until)
 
     def release_followers(self, leader: LiveRequest) -> None:
         """After `leader` advanced: those who waited for that prefix take their turn again."""
@@ -116,12 +156,12 @@ class SchedulerState:
             self.waiting.push(follower)
 
     def preempt(self, live: LiveRequest, now: float) -> None:
-        """From running to waiting, at the front of its tier; its cells are freed.
+        """From running or paused to waiting, at the front of its tier; its cells are freed.
 
         Where there is host memory its KV waits there and is loaded again; else it is computed again.
         """
-        self._stop_running(live)
-        assert live.sequence is not None, "a running request has a sequence"
+        self._leave(live)
+        assert live.sequence is not None, "a running or paused request has a sequence"
         self.restorer.discard(live)
         self.ledger.swap_out(live.sequence, live.level_namespace)
         self.restorer.hold(live, live.level_namespace)
@@ -130,12 +170,21 @@ class SchedulerState:
         live.num_preemptions += 1
         live.state = RequestState.PREEMPTED
         self.waiting.push(live)
-        self.emit(RequestPreempted(live.request_id, now, live.request.tier))
+        self.emit(RequestPreempted(live.request_id, now, live.tier))
 
-    def finish(self, live: LiveRequest, reason: FinishReason, now: float, error: str | None = None) -> None:
+    def finish(
+        self,
+        live: LiveRequest,
+        reason: FinishReason,
+        now: float,
+        error: str | None = None,
+        *,
+        drop_reason: DropReason | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         """From any state to gone. Success leaves its KV in the cache; any other end frees it."""
-        if live.state is RequestState.RUNNING:
-            self._stop_running(live)
+        if live.state in (RequestState.RUNNING, RequestState.PAUSED):
+            self._leave(live)
         else:
             self.waiting.discard(live)
             self.followers.discard(live)
@@ -148,9 +197,10 @@ class SchedulerState:
             live.sequence = None
         live.state = RequestState.FINISHED
         del self.live[live.request_id]
-        self.emit(live.finished_event(reason, now, error))
+        event = live.finished_event(reason, now, error)
+        self.emit(replace(event, drop_reason=drop_reason, retry_after_s=retry_after_s) if drop_reason else event)
 
-    def _stop_running(self, live: LiveRequest) -> None:
-        self.running.remove(live)
+    def _leave(self, live: LiveRequest) -> None:
+        (self.running if live.state is RequestState.RUNNING else self.paused).remove(live)
         for follower in self.followers.release_all(live):
             self.waiting.push(follower)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.ordering import OrderKey, order_key
 
@@ -11,37 +12,76 @@ _MIN_GARBAGE = 64
 
 
 class WaitingQueue:
-    """A heap with lazy removal: a removed request leaves its entry behind, which is skipped, and swept when most are such."""
+    """One lane per tier, the most urgent first."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[OrderKey, LiveRequest]] = []
-        self._members: set[LiveRequest] = set()
+        self._lanes = tuple(_Lane() for _ in ServiceTier)
 
     def __len__(self) -> int:
-        return len(self._members)
+        return sum(len(lane.members) for lane in self._lanes)
+
+    def num_of(self, rank: int) -> int:
+        """Waiting requests of one tier."""
+        return len(self._lanes[rank].members)
+
+    def num_tokens_of(self, rank: int) -> int:
+        """Prompt and output tokens of the waiting requests of one tier."""
+        return self._lanes[rank].num_tokens
 
     def push(self, live: LiveRequest) -> None:
-        assert live not in self._members, f"{live.request_id} already waits"
-        self._members.add(live)
-        heappush(self._heap, (order_key(live), live))
+        self._lanes[live.rank].push(live)
 
     def head(self) -> LiveRequest | None:
         """The request to be served next; it stays in the queue."""
-        while self._heap and self._heap[0][1] not in self._members:
-            heappop(self._heap)
-        return self._heap[0][1] if self._heap else None
+        for lane in self._lanes:
+            if (live := lane.head()) is not None:
+                return live
+        return None
 
-    def pop(self) -> LiveRequest:
-        """Take the head out. It may be pushed again later (parked, preempted)."""
-        live = self.head()
-        assert live is not None, "the queue is empty"
-        heappop(self._heap)
-        self._members.remove(live)
-        return live
+    def head_of(self, rank: int) -> LiveRequest | None:
+        """The request of one tier to be served next; it stays in the queue."""
+        return self._lanes[rank].head()
+
+    def pop(self, live: LiveRequest) -> None:
+        """Take out the head of its tier. It may be pushed again later (parked, preempted)."""
+        self._lanes[live.rank].pop(live)
 
     def discard(self, live: LiveRequest) -> None:
         """Take out a request that ends, wherever it stands. It must not be pushed again."""
-        self._members.discard(live)
-        if len(self._heap) > 2 * len(self._members) + _MIN_GARBAGE:
-            self._heap = [entry for entry in self._heap if entry[1] in self._members]
-            heapify(self._heap)
+        self._lanes[live.rank].discard(live)
+
+
+class _Lane:
+    """A heap with lazy removal: a removed request leaves its entry behind, which is skipped, and swept when most are such."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[OrderKey, LiveRequest]] = []
+        self.members: set[LiveRequest] = set()
+        self.num_tokens = 0
+
+    def push(self, live: LiveRequest) -> None:
+        assert live not in self.members, f"{live.request_id} already waits"
+        self.members.add(live)
+        self.num_tokens += len(live.tokens)
+        heappush(self.heap, (order_key(live), live))
+
+    def head(self) -> LiveRequest | None:
+        while self.heap and self.heap[0][1] not in self.members:
+            heappop(self.heap)
+        return self.heap[0][1] if self.heap else None
+
+    def pop(self, live: LiveRequest) -> None:
+        assert self.head() is live, f"{live.request_id} is not the head of its tier"
+        heappop(self.heap)
+        self._remove(live)
+
+    def discard(self, live: LiveRequest) -> None:
+        if live in self.members:
+            self._remove(live)
+        if len(self.heap) > 2 * len(self.members) + _MIN_GARBAGE:
+            self.heap = [entry for entry in self.heap if entry[1] in self.members]
+            heapify(self.heap)
+
+    def _remove(self, live: LiveRequest) -> None:
+        self.members.remove(live)
+        self.num_tokens -= len(live.tokens)

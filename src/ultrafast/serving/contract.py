@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from ultrafast.core.request import TIER_SLO, RequestSlo
 from ultrafast.core.tiers import ServiceTier
 
 
@@ -38,8 +39,11 @@ class GenerationOptions:
         stop: stop strings; never part of the output.
         num_logprobs: None = off; k = chosen token plus the k most likely.
         requested_tier: canonical tier, or None when the client named none.
+        slo: this request's own objectives.
+        supersede_key: (name of the API key, the client's key): a newer call of the same key ends this one.
         echo: completions only: repeat the prompt in front of the output.
         is_cached: False = `cache: "off"`: neither read from nor leave anything in the prefix cache.
+        may_speculate: False = tokens are computed one by one.
     """
 
     max_tokens: int | None = None
@@ -62,7 +66,10 @@ class GenerationOptions:
     requested_tier: ServiceTier | None = None
     cache_salt: str = ""
     is_cached: bool = True
+    may_speculate: bool = True
     echo: bool = False
+    slo: RequestSlo = TIER_SLO
+    supersede_key: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,7 @@ class Started:
 
     Attributes:
         tier: the tier that serves.
-        tier_reason: why that one: "requested", "default", ...
+        tier_reason: why that one: "requested", "default", or that of `core.events.DropReason` which moved it to a less urgent one
         queue_s: from arrival until the engine gave the (first) sequence its place.
         prefill_s: from then until the first token.
     """

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import EngineFailedError, UnavailableError
 from ultrafast.core.events import Event, RequestFinished, RequestScheduled, TokenProduced
-from ultrafast.core.request import FinishReason, Request, SamplingParams
+from ultrafast.core.request import TIER_SLO, FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.accounting import CallAccount
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent
 from ultrafast.serving.ports import EnginePort, EngineStream
+from ultrafast.serving.refusals import refusal
 from ultrafast.serving.stream import ChoiceStream, OutputPlan
+from ultrafast.serving.supersede import Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ class PreparedCall:
     tier_reason: str
     cache_salt: str = ""
     is_cached: bool = True
+    may_speculate: bool = True
     echoes: tuple[str, ...] = field(default=())
+    slo: RequestSlo = TIER_SLO
 
 
 class Generation:
@@ -52,7 +56,8 @@ class Generation:
 
     _numbers = itertools.count()
 
-    def __init__(self, call: PreparedCall, engine: EnginePort, clock: Clock) -> None:
+    def __init__(self, call: PreparedCall, engine: EnginePort, clock: Clock, claim: Claim | None = None) -> None:
+        self._claim = claim or Claim()
         self._call = call
         self._engine = engine
         self._clock = clock
@@ -61,10 +66,17 @@ class Generation:
         self._is_done = [False] * self.num_open
         self._is_started = False
         lengths = [len(prompt) for prompt in call.prompts]
+        self._tier = call.tier
+        self._tier_reason = call.tier_reason
         self._account = CallAccount(call.arrival_s, clock(), lengths, call.num_choices)
 
     def submit(self) -> list[EngineStream]:
-        """Hand one request per choice to the engine, all or none; whoever gets the streams must end them."""
+        """Hand one request per choice to the engine, all or none; whoever gets the streams must end them.
+
+        Raises:
+            SupersededError: a newer call took this one's place while it was prepared.
+            UnavailableError: see `Service.chat`.
+        """
         streams: list[EngineStream] = []
         try:
             streams.extend(self._engine.submit(request) for request in self._requests())
@@ -72,6 +84,7 @@ class Generation:
             for stream in streams:
                 stream.abort()
             raise
+        self._claim.watch(streams)
         return streams
 
     def _requests(self) -> Iterator[Request]:
@@ -87,6 +100,8 @@ class Generation:
                     arrival_s=call.arrival_s,
                     cache_salt=call.cache_salt,
                     use_cache=call.is_cached,
+                    slo=call.slo,
+                    may_speculate=call.may_speculate,
                 )
 
     def take(self, number: int, batch: tuple[Event, ...]) -> Sequence[ServingEvent]:
@@ -113,8 +128,9 @@ class Generation:
                 self._account.finished(number, event)
             elif isinstance(event, RequestScheduled):
                 self._account.scheduled(number, event)
+                self._note_tier(event)
         if finished is not None:
-            _raise_failure(finished)
+            self._raise_failure(finished)
         if not tokens and finished is None:
             return ()
         started = [] if self._is_started else self._started()
@@ -129,9 +145,23 @@ class Generation:
         self._account.ended(self._clock())
         return Completed(self._account.usage(sum(choice.num_tokens for choice in self._choices)), self._account.timings())
 
+    def _raise_failure(self, finished: RequestFinished) -> None:
+        if finished.reason in (FinishReason.REJECT, FinishReason.EXPIRE):
+            raise refusal(finished)
+        if finished.reason is FinishReason.ERROR:
+            raise EngineFailedError(finished.error or "the engine could not finish this request")
+        if finished.reason is FinishReason.ABORT:
+            self._claim.check()
+            raise UnavailableError("the server ended this request because it is shutting down")
+
+    def _note_tier(self, event: RequestScheduled) -> None:
+        """A call is in the least urgent tier that one of its sequences was moved to."""
+        if event.tier is not None and event.downgrade_reason is not None and event.tier.rank > self._tier.rank:
+            self._tier, self._tier_reason = event.tier, event.downgrade_reason.value
+
     def _started(self) -> list[ServingEvent]:
         self._is_started = True
-        started = self._account.started(self._clock(), self._call.tier, self._call.tier_reason)
+        started = self._account.started(self._clock(), self._tier, self._tier_reason)
         echoed = self._choices if self._call.echoes else ()
         return [started, *(Delta(one.index, text=self._call.echoes[one.index // self._call.num_choices]) for one in echoed)]
 
@@ -152,13 +182,6 @@ class Generation:
 
 def _with_seed(params: SamplingParams, choice: int) -> SamplingParams:
     return params if choice == 0 else replace(params, seed=params.seed + choice)
-
-
-def _raise_failure(finished: RequestFinished) -> None:
-    if finished.reason is FinishReason.ERROR:
-        raise EngineFailedError(finished.error or "the engine could not finish this request")
-    if finished.reason is FinishReason.ABORT:
-        raise UnavailableError("the server ended this request because it is shutting down")
 
 
 def _finish_reason(choice: ChoiceStream, finished: RequestFinished | None) -> str:

@@ -50,7 +50,9 @@ async def _beginning(service: Service, prompt: str) -> list[int]:
 
 async def _compute(engine: EnginePort, request_id: str, tokens: list[int], namespace: str, now: float) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=1)
-    request = Request(request_id, tuple(tokens), params, ServiceTier.FLEX, now, cache_salt=namespace, is_pinned=True)
+    request = Request(
+        request_id, tuple(tokens), params, ServiceTier.FLEX, now, cache_salt=namespace, is_pinned=True, is_admitted=True
+    )
     stream = engine.submit(request)
     try:
         async for _ in stream:

@@ -28,6 +28,7 @@ from ultrafast.serving.sampling import SamplingDefaults, concrete_seed, sampling
 from ultrafast.serving.stops import StopAutomaton
 from ultrafast.serving.stream import OutputPlan
 from ultrafast.serving.structured import grammar_for, is_large
+from ultrafast.serving.supersede import Superseding
 from ultrafast.serving.tool_formats import MARKERS, THINK_CLOSE, THINK_OPEN
 from ultrafast.serving.tools import ToolPlan, plan_tools
 
@@ -76,6 +77,7 @@ class Service:
         self._created_s = created_s
         self._defaults = defaults or SamplingDefaults()
         self._clock = clock
+        self._superseding = Superseding()
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="prompt")
         self._huge_worker = ThreadPoolExecutor(1, thread_name_prefix="huge-prompt")
         self.prompts = PromptBuilder(tokenizer, template_source)
@@ -94,12 +96,14 @@ class Service:
             ModelNotFoundError, InvalidRequestError, ContextLengthError: before the first event.
             UnavailableError: the engine takes no requests, or stopped in the middle of this one.
             EngineFailedError: the engine could not finish.
+            OverloadedError: it was refused or waited too long.
+            SupersededError: the client sent a newer call in its place.
         """
-        return self._answer(call.model, lambda: self._prepare_chat(call))
+        return self._answer(call.model, call.options.supersede_key, lambda: self._prepare_chat(call))
 
     def complete(self, call: CompletionCall) -> AsyncGenerator[ServingEvent, None]:
         """Continue one or more texts. Same events and errors as `chat`."""
-        return self._answer(call.model, lambda: self._prepare_completion(call))
+        return self._answer(call.model, call.options.supersede_key, lambda: self._prepare_completion(call))
 
     async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Return the tokens of a text, which may be longer than the context.
@@ -207,28 +211,34 @@ class Service:
             tier_reason="default" if options.requested_tier is None else "requested",
             cache_salt=options.cache_salt,
             is_cached=options.is_cached,
+            may_speculate=options.may_speculate,
             echoes=echoes,
+            slo=options.slo,
         )
 
-    async def _answer(self, model: str, prepare: Callable[[], Awaitable[PreparedCall]]) -> AsyncGenerator[ServingEvent, None]:
+    async def _answer(
+        self, model: str, supersede_key: tuple[str, str] | None, prepare: Callable[[], Awaitable[PreparedCall]]
+    ) -> AsyncGenerator[ServingEvent, None]:
         """The one generator between engine and edge; closing it aborts what still runs."""
         self._check_model(model)
-        prepared = await prepare()
-        generation = Generation(prepared, self._engine, self._clock)
-        if prepared.params[0].max_tokens == 0:
-            for event in generation.without_engine():
-                yield event
-            return
-        merged = MergedStreams(generation.submit())
-        async with merged as batches:
-            async for batch in batches:
-                for event in generation.take(merged.number, batch):
+        with self._superseding.claim(supersede_key) as claim:
+            prepared = await prepare()
+            claim.check()
+            generation = Generation(prepared, self._engine, self._clock, claim)
+            if prepared.params[0].max_tokens == 0:
+                for event in generation.without_engine():
                     yield event
-                if not generation.num_open:
-                    break
-        if generation.num_open:
-            raise EngineFailedError("the engine ended a stream without saying why")
-        yield generation.completed()
+                return
+            merged = MergedStreams(generation.submit())
+            async with merged as batches:
+                async for batch in batches:
+                    for event in generation.take(merged.number, batch):
+                        yield event
+                    if not generation.num_open:
+                        break
+            if generation.num_open:
+                raise EngineFailedError("the engine ended a stream without saying why")
+            yield generation.completed()
 
     async def _completion_tokens(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):

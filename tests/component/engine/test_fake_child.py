@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -29,7 +30,7 @@ async def client() -> AsyncIterator[EngineClient]:
 
 def make_request(index: int, max_tokens: int) -> Request:
     prompt = (*range(1, 40), 100 + index)  # a shared prefix
-    return Request(f"r{index}", prompt, SamplingParams(max_tokens=max_tokens, seed=index), output_tokens=())
+    return Request(f"r{index}", prompt, SamplingParams(max_tokens=max_tokens, seed=index), arrival_s=time.monotonic())
 
 
 async def collect(client: EngineClient, request: Request, kill_at: int | None = None) -> tuple[list[int], RequestFinished]:

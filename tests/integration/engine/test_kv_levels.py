@@ -191,12 +191,14 @@ def test_a_preempted_request_continues_with_the_same_text(executor: LlamaExecuto
     request = Request("r", tuple(prompt), SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), arrival_s=1.0)
     executor.begin_request(request)
     engine.scheduler.add(request, 1.0)
-    for step in range(1000):
+    num_preempted = 0
+    for _ in range(1000):
         if "r" in engine.finished:
             break
         state = engine.scheduler._state
-        if step % 10 == 9 and state.running:
+        if state.running and state.running[0].num_output >= 12 * (num_preempted + 1):
             state.preempt(state.running[0], 1.0)
+            num_preempted += 1
         plan = engine.scheduler.plan(1.0)
         assert engine.carrier.apply(plan.kv_ops) == ()
         engine._take(engine.scheduler.kv_moved(engine.carrier.poll(), 1.0))

@@ -33,7 +33,24 @@ FINISHED = RequestFinished(
     num_host_tokens=30,
     num_disk_tokens=10,
 )
-STEP = StepFinished(1, 2.0, 0.02, 0.0001, 36, 32, 4, 1, 5, 2, 65, 31, 32 * 10 - 96)
+STEP = StepFinished(
+    1,
+    2.0,
+    0.02,
+    0.0001,
+    36,
+    32,
+    4,
+    1,
+    5,
+    2,
+    65,
+    31,
+    32 * 10 - 96,
+    num_drafted_tokens=8,
+    num_accepted_tokens=5,
+    speculation_gain=1.5,
+)
 
 
 def recorded(*reports: StepReport) -> Any:
@@ -70,6 +87,7 @@ def test_steps_and_blocks() -> None:
     assert value("requests_running") == 5
     assert value("requests_waiting") == 2
     assert value("computed_tokens_total") == 36
+    assert (value("spec_drafted_tokens_total"), value("spec_accepted_tokens_total"), value("spec_gain")) == (8, 5, 1.5)
     blocks = {state: value("kv_blocks", level="device", state=state) for state in ("free", "running", "cached")}
     assert blocks == {"running": 3, "cached": 1, "free": 6}
     assert value("kv_capacity_blocks", level="device") == 10

@@ -12,12 +12,13 @@ from ultrafast.core.errors import ConfigError
 from ultrafast.core.request import Request, RequestState, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.sched import admission
-from ultrafast.sched.chunks import FALLBACK_CHUNK_TOKENS, MAX_PREFILLS_PER_STEP, chunk_budget, divide
+from ultrafast.sched.budget import StepBudget
+from ultrafast.sched.chunks import FALLBACK_CHUNK_TOKENS, MAX_PREFILLS_PER_STEP, divide
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import choose_victim, order_key
+from ultrafast.sched.ordering import choose_victim
 from ultrafast.sched.sharing import find_leader
 from ultrafast.sched.waiting import WaitingQueue
 
@@ -37,7 +38,11 @@ def test_the_queue_serves_by_tier_then_preempted_then_arrival() -> None:
     preempted.state = RequestState.PREEMPTED
     for live in (late, early, preempted, urgent):
         queue.push(live)
-    assert [queue.pop().order for _ in range(4)] == [4, 3, 2, 1]
+    served = []
+    while (head := queue.head()) is not None:
+        queue.pop(head)
+        served.append(head.order)
+    assert served == [4, 3, 2, 1]
 
 
 def test_the_queue_forgets_what_was_discarded_and_sweeps_its_garbage() -> None:
@@ -48,7 +53,7 @@ def test_the_queue_forgets_what_was_discarded_and_sweeps_its_garbage() -> None:
     for live in lives[:990]:
         queue.discard(live)
     assert len(queue) == 10
-    assert len(queue._heap) < 150
+    assert len(queue._lanes[ServiceTier.DEFAULT.rank].heap) < 150
     head = queue.head()
     assert head is not None
     assert head.order == 990
@@ -64,26 +69,25 @@ def test_the_victim_is_the_youngest_of_the_least_urgent_tier() -> None:
     assert victim is not None
     assert victim.order == 2
     assert choose_victim([]) is None
-    assert order_key(lives[2]) < order_key(lives[0])
 
 
 @given(
     budget=st.integers(0, 300),
-    sizes=st.lists(st.tuples(st.integers(2, 400), st.sampled_from(list(ServiceTier)), st.floats(0, 9)), max_size=8),
+    sizes=st.lists(st.tuples(st.integers(2, 400), st.floats(0, 9)), max_size=8),
 )
 @settings(deadline=None, derandomize=True)
-def test_chunks_never_exceed_the_budget_and_the_oldest_always_gets_its_share(
-    budget: int, sizes: list[tuple[int, ServiceTier, float]]
+def test_chunks_never_exceed_the_budget_and_the_first_due_always_gets_its_share(
+    budget: int, sizes: list[tuple[int, float]]
 ) -> None:
-    lives = [_live(i, size, tier.value, arrival_s) for i, (size, tier, arrival_s) in enumerate(sizes)]
+    lives = [_live(i, size, arrival_s=arrival_s) for i, (size, arrival_s) in enumerate(sizes)]
     chunks = divide(budget, lives)
     assert sum(chunk.num_tokens for chunk in chunks) == min(budget, sum(chunk.live.num_remaining for chunk in chunks))
     assert len(chunks) <= MAX_PREFILLS_PER_STEP
     assert all(0 < chunk.num_tokens <= chunk.live.num_remaining for chunk in chunks)
     if budget and lives:
-        oldest = min(lives, key=lambda live: (live.rank, live.request.arrival_s, live.order))
-        share = {chunk.live: chunk.num_tokens for chunk in chunks}[oldest]
-        assert share >= min(oldest.num_remaining, max(1, budget // 4))
+        first_due = min(lives, key=lambda live: (live.deadline_s, live.order))
+        share = {chunk.live: chunk.num_tokens for chunk in chunks}[first_due]
+        assert share >= min(first_due.num_remaining, max(1, budget // 4))
 
 
 def test_a_short_prefill_gets_what_it_needs_beside_a_long_one() -> None:
@@ -91,17 +95,61 @@ def test_a_short_prefill_gets_what_it_needs_beside_a_long_one() -> None:
     assert [(chunk.live.order, chunk.num_tokens) for chunk in divide(32, [long, short])] == [(2, 20), (1, 12)]
 
 
-def test_the_budget_before_and_after_there_is_data() -> None:
+def _fitted_cost() -> CostModel:
+    """10 ms a decode, 1 ms a prefill token."""
     cost = CostModel()
-    assert chunk_budget(cost, LIMITS, 0, is_alone=False) == FALLBACK_CHUNK_TOKENS
     for tokens in (16, 32, 64, 128, 256):
         cost.observe(0, tokens, 0.001 * tokens)
         cost.observe(1, 0, 0.01)
-    assert chunk_budget(cost, LIMITS, 2, is_alone=False) == pytest.approx(80, abs=2)
-    assert chunk_budget(cost, LIMITS, 0, is_alone=False) == pytest.approx(200, abs=3)
-    assert chunk_budget(cost, LIMITS, 0, is_alone=True) > chunk_budget(cost, LIMITS, 0, is_alone=False)
-    assert chunk_budget(cost, LIMITS, 250, is_alone=False) == 6, "never more than the step has room for"
-    assert chunk_budget(cost, LIMITS, 100, is_alone=False) == 16, "a small chunk even when decodes take the target"
+        cost.observe(2, 0, 0.02)
+    return cost
+
+
+def _chunk_beside(num_decodes: int, cost: CostModel, *, is_alone: bool = False) -> int:
+    budget = StepBudget(cost, LIMITS, 0.0, is_alone=is_alone)
+    budget.add_decodes(num_decodes)
+    return budget.num_prefill_tokens_fitting(0)
+
+
+def test_the_chunk_before_and_after_there_is_data() -> None:
+    assert _chunk_beside(0, CostModel()) == FALLBACK_CHUNK_TOKENS
+    assert _chunk_beside(2, _fitted_cost()) == pytest.approx(80, abs=2)
+    assert _chunk_beside(0, _fitted_cost()) == pytest.approx(200, abs=3)
+    assert _chunk_beside(0, _fitted_cost(), is_alone=True) > _chunk_beside(0, _fitted_cost())
+    assert _chunk_beside(250, _fitted_cost()) == 6, "never more than the step has room for"
+    assert _chunk_beside(100, _fitted_cost()) == 16, "a small chunk even when decodes take the target"
+
+
+def test_less_urgent_work_fits_into_the_slack_of_a_stream() -> None:
+    budget = StepBudget(_fitted_cost(), LIMITS, now=1.0)
+    assert budget.num_decodes_fitting(9) == 9, "nobody is more urgent yet"
+    stream = _live(1, tier="ultrafast")
+    stream.last_token_s, stream.tpot_s = 0.995, 0.045
+    budget.add_decodes(1)
+    budget.close_rank([stream], [])
+    assert budget.num_decodes_fitting(9) == 3, "40 ms are left, 10 of them its own"
+    budget.add_decodes(2)
+    assert budget.num_prefill_tokens_fitting(0) == pytest.approx(10, abs=1), "no floor beside a more urgent stream"
+    stream.last_token_s = 0.9
+    budget.close_rank([stream], [])
+    assert budget.num_decodes_fitting(9) == 0
+    assert budget.num_prefill_tokens_fitting(0) == 0
+
+
+def test_less_urgent_work_stretches_a_prefill_by_a_quarter_at_most_and_by_nothing_when_that_would_break_it() -> None:
+    cost = _fitted_cost()
+    prompt = _live(1, 100, tier="ultrafast")
+
+    def fitting(ttft_s: float) -> int:
+        prompt.ttft_s = ttft_s
+        budget = StepBudget(cost, LIMITS, 0.0)
+        budget.add_prefill(100)
+        budget.close_rank([], [prompt])
+        return budget.num_decodes_fitting(9)
+
+    assert fitting(10.0) == 2, "25 of 100 ms"
+    assert fitting(0.11) == 0, "100 ms of work, 110 ms until it is due"
+    assert fitting(0.05) == 2, "it is late whatever the others do"
 
 
 def test_admission_counts_uncached_tokens_and_a_bounded_reserve() -> None:

@@ -120,10 +120,11 @@ async def test_order_and_figures_of_a_chat(make: Any) -> None:
 
 async def test_request_carries_options_defaults_and_arrival(make: Any) -> None:
     world = make()
-    await collect(world.chat(top_p=0.3, cache_salt="s", is_cached=False, seed=5))
+    await collect(world.chat(top_p=0.3, cache_salt="s", is_cached=False, may_speculate=False, seed=5))
     (request,) = world.engine.requests
     assert (request.params.temperature, request.params.top_p, request.params.seed) == (0.5, 0.3, 5)
     assert (request.cache_salt, request.use_cache, request.arrival_s, request.tier) == ("s", False, 10.0, ServiceTier.DEFAULT)
+    assert not request.may_speculate
     assert request.params.max_tokens == 1000 - request.num_prompt_tokens
 
 

@@ -3,7 +3,7 @@
 token   [t0 t1 ... ]      int32, one per token of the step
 pos     [p0 p1 ... ]      int32, position in its sequence
 seq_id  [-> s0, -> s1]    each token belongs to exactly one sequence
-logits  [0  0  ... 1]     int8, 1 where an output row is wanted
+logits  [0  0  ... 1]     int8, 1 where an output row is wanted: the last token of an item that samples, and its drafts
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ class Batch:
         self.capacity = capacity
 
     def fill(self, work: tuple[SequenceWork, ...]) -> list[int]:
-        """Write the tokens of `work` in order; return for each item the index of its last token in the batch."""
+        """Write tokens and drafts of `work` in order; return for each item the index of its last token. Its drafts lie behind."""
         last_indices = []
         end = 0
         for item in work:
-            begin, end = end, end + len(item.tokens)
+            begin, end = end, end + item.num_positions
             assert end <= self.capacity, f"step of {end}+ tokens exceeds the batch of {self.capacity}"
-            self.tokens[begin:end] = item.tokens
+            last = begin + len(item.tokens) - 1
+            self.tokens[begin : last + 1] = item.tokens
+            self.tokens[last + 1 : end] = item.drafts
             self.positions[begin:end] = np.arange(item.start, item.start + end - begin, dtype=np.int32)
             self.sequences[begin:end] = item.seq_id
-            self.outputs[begin:end] = 0
-            self.outputs[end - 1] = item.samples
-            last_indices.append(end - 1)
+            self.outputs[begin:last] = 0
+            self.outputs[last:end] = item.samples
+            last_indices.append(last)
         self._handle.n_tokens = end
         return last_indices
 

@@ -132,7 +132,7 @@ class LlamaExecutor:
         sampled: list[SampledToken] = []
         failed: list[tuple[str, str]] = []
         for item, row in zip(plan.work, rows, strict=True):
-            self.lengths[item.seq_id] += len(item.tokens)
+            self.lengths[item.seq_id] += item.num_positions
             if item.samples:
                 self._sample(item, row, sampled, failed)
         return StepResult(status, tuple(sampled), tuple(failed), time.monotonic() - begin_s)
@@ -145,17 +145,28 @@ class LlamaExecutor:
         self.model.close()
 
     def _sample(self, item: SequenceWork, row: int, sampled: list[SampledToken], failed: list[tuple[str, str]]) -> None:
-        sampler = self._samplers[item.request_id]
+        """Draw row by row for as long as the draft behind the row is what was drawn; then forget the other drafts."""
+        num_right = 0
+        try:
+            for draft in (*item.drafts, None):
+                drawn = self._draw(item.request_id, row + num_right, item.output_index + num_right)
+                sampled.append(drawn)
+                if drawn.token != draft or drawn.is_end or drawn.is_complete:
+                    break
+                num_right += 1
+        except (SamplingError, GrammarError) as error:
+            failed.append((item.request_id, str(error)))
+        if num_right < len(item.drafts):
+            self._trim(item.seq_id, item.start + len(item.tokens) + num_right)
+
+    def _draw(self, request_id: str, row: int, output_index: int) -> SampledToken:
+        sampler = self._samplers[request_id]
         pointer = self._c.llama_get_logits_ith(self.model.context, row)
         assert pointer != abi.ffi.NULL, f"row {row} has no logits"
         logits = np.frombuffer(abi.ffi.buffer(pointer, 4 * self.vocab.size), dtype=np.float32)
-        try:
-            token, logprobs = sampler.draw(logits, item.output_index)
-        except (SamplingError, GrammarError) as error:
-            failed.append((item.request_id, str(error)))
-            return
+        token, logprobs = sampler.draw(logits, output_index)
         is_end = sampler.is_end(token)
-        sampled.append(SampledToken(item.request_id, token, is_end, not is_end and sampler.is_grammar_complete, logprobs))
+        return SampledToken(request_id, token, is_end, not is_end and sampler.is_grammar_complete, logprobs)
 
     def _check(self, request: Request) -> None:
         for token in request.prompt_tokens + request.output_tokens:
@@ -244,4 +255,5 @@ class LlamaExecutor:
             state_bytes_fixed=self.state_bytes_fixed,
             load_s=load_s,
             warmup_s=0.0,
+            max_num_paused=self.model.sizes.num_paused,
         )

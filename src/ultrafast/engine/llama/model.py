@@ -18,6 +18,7 @@ from ultrafast.engine.llama.machine import available_memory_bytes, usable_cores
 from ultrafast.engine.llama.vocab import read_metadata
 from ultrafast.engine.options import EngineOptions
 from ultrafast.kv.ledger import NUM_SPARE_SEQUENCES, num_sequences
+from ultrafast.sched.speculation.track import MAX_DRAFTS
 
 KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 _KV_TYPE_BYTES = {
@@ -37,6 +38,7 @@ NUM_TEMPORARY_SEQUENCES = 1
 """Beyond those of the ledger: the one through which pieces of KV are saved and loaded."""
 CPU_STEP_TOKENS = 256
 GPU_STEP_TOKENS = 2048
+MAX_RECURRENT_PAUSED = 4
 _MEMORY_SHARE = 0.25  # of the free memory that the KV pool may take by default
 _FLASH_ENABLED = 1
 _FLASH_DISABLED = 0
@@ -50,6 +52,7 @@ class ContextSizes:
     step_tokens: int
     num_sequences: int
     num_cached: int
+    num_paused: int
     num_threads: int
 
 
@@ -123,6 +126,7 @@ class Model:
         # libllama aborts where a batch could not hold one token of each sequence.
         params.n_batch = params.n_ubatch = max(self.sizes.step_tokens, self.sizes.num_sequences + NUM_TEMPORARY_SEQUENCES)
         params.n_seq_max = self.sizes.num_sequences + NUM_TEMPORARY_SEQUENCES
+        params.n_outputs_max_per_seq = MAX_DRAFTS + 1
         params.n_threads = params.n_threads_batch = self.sizes.num_threads
         params.kv_unified = True
         params.swa_full = options.swa_full
@@ -183,11 +187,13 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
     step = options.max_step_tokens or (GPU_STEP_TOKENS if has_gpu else CPU_STEP_TOKENS)
     # A recurrent state is allocated for every sequence that may exist, so idle ones are not free there.
     cached = min(options.max_num_cached, options.max_num_running) if model.is_recurrent else options.max_num_cached
-    sequences = num_sequences(options.max_num_running, cached)
     limit = MAX_SEQUENCES - NUM_TEMPORARY_SEQUENCES
+    paused = options.max_num_paused or _default_paused(model, options.max_num_running, cached)
+    sequences = num_sequences(options.max_num_running + paused, cached)
     if sequences > limit:
         raise ConfigError(
-            f"{options.max_num_running} running and {cached} cached sequences exceed {limit - NUM_SPARE_SEQUENCES}",
+            f"{options.max_num_running} running, {paused} paused and {cached} cached sequences exceed "
+            f"{limit - NUM_SPARE_SEQUENCES}",
             param="engine.max_num_running",
         )
     if step < options.max_num_running:
@@ -195,7 +201,13 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
             f"engine.max_step_tokens = {step} is less than engine.max_num_running = {options.max_num_running}",
             param="engine.max_step_tokens",
         )
-    return ContextSizes(capacity, min(step, capacity), sequences, cached, options.num_threads or cores)
+    return ContextSizes(capacity, min(step, capacity), sequences, cached, paused, options.num_threads or cores)
+
+
+def _default_paused(model: Model, num_running: int, num_cached: int) -> int:
+    """As many as may run, where a sequence costs nothing (recurrent state is allocated for each) and the ids suffice."""
+    wanted = min(num_running, MAX_RECURRENT_PAUSED) if model.is_recurrent else num_running
+    return max(0, min(wanted, MAX_SEQUENCES - NUM_TEMPORARY_SEQUENCES - num_sequences(num_running, num_cached)))
 
 
 def _check_memory(model: Model, options: EngineOptions, capacity: int) -> None:

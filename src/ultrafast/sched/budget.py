@@ -1,0 +1,103 @@
+"""The budget of one step: how much time it may take, as it fills with work from the most urgent tier down.
+
+    0 ----------------------------------------------> time of the step, predicted by the cost model
+    |rank 0 decodes|rank 0 chunk|rank 3 decode|.....|
+                                              ^     ^ limit: the smallest slack of what is already in the step
+                                              ^ further ones would make the more urgent ones late
+
+The most urgent work in the step is bounded by nobody. What comes after must fit:
+
+- beside a decode: into what is left until its next token is due (its TPOT objective after the last one);
+- beside a prefill: into a quarter more than what is in the step already, and into nothing while that would make it miss a
+  deadline which it can still meet.
+
+Prefill chunks are sized to the step's target time too, so that a step stays short when nothing urgent is in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ultrafast.sched.chunks import ALONE_STRETCH, FALLBACK_CHUNK_TOKENS, IDLE_STRETCH, MIN_CHUNK_TOKENS
+from ultrafast.sched.cost import CostModel
+from ultrafast.sched.limits import SchedulerLimits
+from ultrafast.sched.live import LiveRequest
+
+PREFILL_STRETCH = 0.25
+"""How much longer a step with a prefill may get for less urgent work. A prefill as a whole so takes at most this much longer."""
+
+
+class StepBudget:
+    """Filled rank by rank by the planner; knows numbers, not requests.
+
+    Args:
+        is_alone: the step serves the only request there is.
+
+    Attributes:
+        num_outputs, num_prefill_tokens: what is in the step so far.
+    """
+
+    def __init__(self, cost: CostModel, limits: SchedulerLimits, now: float, *, is_alone: bool = False) -> None:
+        self._cost = cost
+        self._limits = limits
+        self._now = now
+        self._limit_s = math.inf
+        self._idle_stretch = ALONE_STRETCH if is_alone else IDLE_STRETCH
+        self.num_outputs = 0
+        self.num_prefill_tokens = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_outputs + self.num_prefill_tokens
+
+    @property
+    def is_limited(self) -> bool:
+        """More urgent work is in the step already."""
+        return self._limit_s < math.inf
+
+    def num_decodes_fitting(self, num_wanted: int) -> int:
+        """How many more decodes fit; all of them while nothing more urgent is in the step."""
+        if not self.is_limited:
+            return num_wanted
+        count = 0
+        while count < num_wanted and self._predict_s(count + 1, 0) <= self._limit_s:
+            count += 1
+        return count
+
+    def num_prefill_tokens_fitting(self, num_kept: int) -> int:
+        """Prefill tokens for the next rank.
+
+        Args:
+            num_kept: tokens of the step to leave for decodes that are not in it yet.
+        """
+        room = self._limits.max_step_tokens - self.num_tokens - num_kept
+        if not self._cost.is_fitted:
+            return max(0, min(room, FALLBACK_CHUNK_TOKENS - self.num_prefill_tokens))
+        target_s = min(self._limits.step_target_s * (1.0 if self.num_outputs else self._idle_stretch), self._limit_s)
+        within = self._cost.prefill_tokens_within(target_s, self.num_outputs) - self.num_prefill_tokens
+        # A small chunk always, unless more urgent work is in the step: that waits for nobody.
+        floor = 0 if self.is_limited else MIN_CHUNK_TOKENS
+        return min(max(room, 0), max(floor, within))
+
+    def add_decodes(self, num_decodes: int) -> None:
+        self.num_outputs += num_decodes
+
+    def add_prefill(self, num_tokens: int) -> None:
+        self.num_prefill_tokens += num_tokens
+
+    def close_rank(self, decodes: Iterable[LiveRequest], prefills: Iterable[LiveRequest]) -> None:
+        """All work of a rank is in: it now bounds what less urgent ranks may add."""
+        for live in decodes:
+            self._limit_s = min(self._limit_s, live.last_token_s + live.tpot_s - self._now)
+        for live in prefills:
+            stretch = PREFILL_STRETCH if self._may_stretch(live) else 0.0
+            self._limit_s = min(self._limit_s, self._predict_s(0, 0) * (1 + stretch))
+
+    def _may_stretch(self, live: LiveRequest) -> bool:
+        rest_s = live.num_remaining * self._cost.coefficients[2]
+        slack_s = live.deadline_s - self._now
+        return slack_s >= rest_s * (1 + PREFILL_STRETCH) or slack_s < rest_s
+
+    def _predict_s(self, num_more_outputs: int, num_more_tokens: int) -> float:
+        return self._cost.predict_s(self.num_outputs + num_more_outputs, self.num_prefill_tokens + num_more_tokens)

@@ -1,0 +1,122 @@
+"""The gate: what becomes of an arriving request, decided before it is queued.
+
+    fits its tier's queue, and will be in time or need not be    -> it waits for its place (which may be at once)
+    cannot be in time, its tier may be left                      -> a less urgent tier that can be in time
+    the client insists (strict) and it cannot be in time now     -> refused: slo_at_risk, come back later
+    the client insists and this machine never could              -> refused: slo_unreachable
+    the queue is full                                            -> a less urgent tier with room, if allowed, else refused
+
+Predicted TTFT = wait for a place + prefill of what is not cached, and of prefills that come before it + the step under way. As
+long as nothing was measured, a part that is unknown counts as zero: nobody is refused on a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ultrafast.core.events import DropReason
+from ultrafast.core.tiers import ServiceTier
+from ultrafast.sched.budget import PREFILL_STRETCH
+from ultrafast.sched.live import LiveRequest
+from ultrafast.sched.state import SchedulerState
+
+_RETRY_QUEUE_SHARE = 4
+"""A client that found the queue full comes back when a quarter of it has drained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a request.
+
+    Attributes:
+        tier: the tier that serves it.
+        reason: why it is refused, or why it is served in another tier than it asked for; None = neither.
+        is_refused: it gets no place in the queue.
+        retry_after_s: when to come back, seconds; None = it would not help.
+    """
+
+    tier: ServiceTier
+    reason: DropReason | None = None
+    is_refused: bool = False
+    retry_after_s: float | None = None
+
+
+class Gate:
+    """Judges arrivals; changes nothing but the retry slots."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._policies = state.limits.tiers
+
+    def judge(self, live: LiveRequest, now: float) -> Verdict:
+        """Decide about a request that is not in the queue yet."""
+        tier, slo = live.tier, live.request.slo
+        policy = self._policies[tier.rank]
+        if live.request.is_admitted:
+            return Verdict(tier)
+        full = self._why_full(live, tier)
+        if not slo.is_strict and not policy.is_downgradable:
+            return self._refuse(live, full, now) if full else Verdict(tier)
+        late = self._why_late(live, tier, live.ttft_s, now)
+        if slo.is_strict:
+            reason = late or full
+            return self._refuse(live, reason, now) if reason else Verdict(tier)
+        if not (full or late):
+            return Verdict(tier)
+        for other in list(ServiceTier)[tier.rank + 1 :]:
+            if not self._why_full(live, other) and not self._why_late(live, other, self._policies[other.rank].ttft_s, now):
+                return Verdict(other, full or late)
+        return self._refuse(live, full, now) if full else Verdict(tier)
+
+    def _refuse(self, live: LiveRequest, reason: DropReason, now: float) -> Verdict:
+        rank, state = live.rank, self._state
+        if reason is DropReason.SLO_UNREACHABLE:
+            return Verdict(live.tier, reason, is_refused=True)
+        num_ahead = self._num_ahead(rank)
+        if reason is not DropReason.SLO_AT_RISK:
+            num_ahead = state.waiting.num_of(rank) // _RETRY_QUEUE_SHARE
+        return Verdict(live.tier, reason, is_refused=True, retry_after_s=state.drain.retry_after_s(rank, num_ahead, now))
+
+    def _why_full(self, live: LiveRequest, tier: ServiceTier) -> DropReason | None:
+        """Whether a tier's queue has room. Places that are free right now are not the queue's."""
+        state, policy = self._state, self._policies[tier.rank]
+        num_free = max(0, state.limits.max_num_running - len(state.running))
+        if state.waiting.num_of(tier.rank) >= policy.max_num_waiting + num_free:
+            return DropReason.QUEUE_FULL
+        num_tokens = state.waiting.num_tokens_of(tier.rank)
+        # A prompt that is larger than the bound alone must not be refused for ever.
+        if policy.max_waiting_tokens and num_tokens and num_tokens + len(live.tokens) > policy.max_waiting_tokens:
+            return DropReason.QUEUE_TOKENS_FULL
+        return None
+
+    def _why_late(self, live: LiveRequest, tier: ServiceTier, ttft_s: float, now: float) -> DropReason | None:
+        """Whether the first token would come after the objective if this tier served the request."""
+        state = self._state
+        if not state.cost.is_fitted:
+            return None
+        match = state.ledger.match(live.tokens, live.request.cache_salt) if live.can_reuse else None
+        num_uncached = len(live.tokens) - state.restorer.reach(live, match.num_tokens if match else 0, now)
+        base_s, output_s, token_s = state.cost.coefficients
+        alone_s = base_s + num_uncached * token_s
+        if alone_s > ttft_s or (tier is live.tier and base_s + output_s > live.tpot_s):
+            return DropReason.SLO_UNREACHABLE
+        waited_s = max(0.0, now - live.request.arrival_s)
+        busy_s = alone_s * (1 + PREFILL_STRETCH) if state.running else alone_s
+        prefills = (other for other in state.running if not other.is_decoding and other.urgency <= tier.rank)
+        ahead_s = token_s * sum(other.num_remaining for other in prefills)
+        step_s = state.last_step_s if state.running else 0.0
+        if waited_s + self._wait_s(tier.rank) + busy_s + ahead_s + step_s > ttft_s:
+            return DropReason.SLO_AT_RISK
+        return None
+
+    def _wait_s(self, rank: int) -> float:
+        """Predicted wait for a place; 0 when one can be had at once."""
+        state = self._state
+        num_ahead = self._num_ahead(rank)
+        has_place = len(state.running) < state.limits.max_num_running or any(live.urgency > rank for live in state.running)
+        if has_place and not num_ahead:
+            return 0.0
+        return state.drain.wait_s(rank, num_ahead) or 0.0
+
+    def _num_ahead(self, rank: int) -> int:
+        return sum(self._state.waiting.num_of(other) for other in range(rank + 1))

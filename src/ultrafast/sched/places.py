@@ -1,0 +1,187 @@
+"""Places: who runs. Waiting and paused requests come in, less urgent running ones stand aside for them.
+
+    waiting --start-->  | running: at most max_num_running |  <--resume-- paused: at most max_num_paused
+                        |   less urgent ones are paused    |  --pause-->
+                        |   for more urgent ones           |
+
+A pause takes effect at the next step border and costs nothing: the paused request keeps its sequence and its KV. For KV that a
+more urgent request needs and cannot have otherwise, less urgent requests are preempted, the least urgent first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ultrafast.core.tiers import ServiceTier
+from ultrafast.kv.index import Part
+from ultrafast.kv.tree import Match
+from ultrafast.sched import admission
+from ultrafast.sched.live import LiveRequest
+from ultrafast.sched.ordering import arrival_key, choose_victim, turn_key
+from ultrafast.sched.sharing import find_leader
+from ultrafast.sched.state import SchedulerState
+
+
+class Places:
+    """Fills the running set before each step."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._ledger = state.ledger
+        self._limits = state.limits
+
+    def fill(self, due_ranks: Collection[int], now: float) -> None:
+        """Give places away until nobody who wants one can have it.
+
+        Args:
+            due_ranks: tiers that are owed an item (see `shares`): each keeps or gets one place in this step.
+            now: seconds.
+        """
+        safe: set[LiveRequest] = set()
+        for rank in due_ranks:
+            live = self._hold_place(rank, safe, now)
+            if live is not None:
+                safe.add(live)
+        head = self._state.waiting.head()
+        while head is not None:
+            self._resume_paused(head.rank, safe)
+            if not self._start(head, safe, now):
+                break  # no room for it, and so for nobody behind it; a paused one already has what it needs
+            head = self._state.waiting.head()
+        self._resume_paused(len(ServiceTier), safe)
+
+    # -- places
+
+    @property
+    def _num_free(self) -> int:
+        return self._limits.max_num_running - len(self._state.running)
+
+    def _victim(self, urgency: int, safe: Collection[LiveRequest]) -> LiveRequest | None:
+        """Who would stand aside for a request of this urgency."""
+        return choose_victim(live for live in self._state.running if live.urgency > urgency and live not in safe)
+
+    def _resume_paused(self, rank: int, safe: Collection[LiveRequest]) -> None:
+        """Let the paused of this urgency and above go on, the most urgent first, as far as places can be had."""
+        state = self._state
+        for live in sorted((live for live in state.paused if live.urgency <= rank), key=arrival_key):
+            victim = None if self._num_free > 0 else self._victim(live.urgency, safe)
+            if self._num_free <= 0 and victim is None:
+                return
+            state.resume(live)
+            if victim is not None:
+                state.pause(victim)
+
+    def _can_have_place(self, live: LiveRequest, safe: Collection[LiveRequest]) -> bool:
+        """Parked requests that come before this one keep their places: they were next, and will be soon."""
+        num_yielding = sum(other.urgency > live.rank and other not in safe for other in self._state.running)
+        num_possible = self._num_free + num_yielding
+        return num_possible > 0 and num_possible > self._state.followers.num_at_least_as_urgent(live.rank)
+
+    def _vacate(self, victim: LiveRequest, now: float) -> None:
+        """Free a place. When no more requests may be paused, the victim pays with its KV."""
+        if len(self._state.paused) < self._limits.max_num_paused:
+            self._state.pause(victim)
+        else:
+            self._state.preempt(victim, now)
+
+    def _hold_place(self, rank: int, safe: Collection[LiveRequest], now: float) -> LiveRequest | None:
+        """Find the member of a tier that is owed a step; if none runs, one gets a place, whoever has to stand aside."""
+        state = self._state
+        running = [live for live in state.running if live.rank == rank]
+        if running:
+            return min(running, key=turn_key)
+        victim = None
+        if self._num_free <= 0:
+            victim = choose_victim(live for live in state.running if live not in safe)
+            if victim is None or len(state.paused) >= self._limits.max_num_paused:
+                return None
+        paused = [live for live in state.paused if live.rank == rank]
+        live = min(paused, key=turn_key) if paused else state.waiting.head_of(rank)
+        if live is None:
+            return None
+        if not paused and state.restorer.must_wait(live, now):
+            state.step_aside(live)
+            return None
+        match, restored = (None, ()) if paused else self._reusable(live, now)
+        if not paused and not self._has_cells(live, match):
+            return None
+        if victim is not None:
+            state.pause(victim)
+        if paused:
+            state.resume(live)
+        else:
+            state.start(live, match, now, restored)
+        return live
+
+    # -- cells
+
+    def _start(self, live: LiveRequest, safe: Collection[LiveRequest], now: float) -> bool:
+        """Start, park or set aside the head of the queue, if it can have a place and cells."""
+        state, ledger = self._state, self._ledger
+        if not self._can_have_place(live, safe) or live.blocked_version == ledger.version:
+            return False
+        if state.restorer.must_wait(live, now):
+            state.step_aside(live)
+            return True
+        while True:
+            match, restored = self._reusable(live, now)
+            num_matched = match.num_tokens if match else 0
+            if live.can_reuse and ledger.has_cache and ledger.can_trim:
+                leader = find_leader(live, num_matched, state.running)
+                if leader:
+                    state.park(live, *leader)
+                    return True
+            lack = self._lack(live, num_matched, ledger.num_available(match))
+            if lack <= 0:
+                break
+            if not self._preempt_for(live, lack, safe, now):
+                live.blocked_version = ledger.version if not state.faults.slack else -1
+                return False
+        if self._num_free <= 0:
+            victim = self._victim(live.rank, safe)
+            assert victim is not None, "it was counted on"
+            self._vacate(victim, now)
+            # A preempted victim may have held the very cells that were matched.
+            match, restored = self._reusable(live, now)
+        state.start(live, match, now, restored)
+        return True
+
+    def _reusable(self, live: LiveRequest, now: float) -> tuple[Match | None, Sequence[Part]]:
+        """What a request need not compute: the prefix that the device has, and what can be loaded beyond it."""
+        match = self._ledger.match(live.tokens, live.request.cache_salt) if live.can_reuse else None
+        restored = self._state.restorer.choose(live, match.num_tokens if match else 0, now)
+        if restored and restored[0].begin == 0:
+            match = None  # sequences that cannot be cut: the longer one replaces the shorter
+        return match, restored
+
+    def _has_cells(self, live: LiveRequest, match: Match | None) -> bool:
+        num_matched = match.num_tokens if match else 0
+        holders = self._state.holders
+        taken = admission.num_promised(holders, self._limits) + self._state.faults.slack
+        return admission.num_needed(live, num_matched, self._limits) <= self._ledger.num_available(match) - taken
+
+    def _lack(self, live: LiveRequest, num_matched: int, num_available: int) -> int:
+        """Cells that are missing for a start; <= 0 = it can start. What is promised to less urgent requests does not count."""
+        holders = self._state.holders
+        if not holders:
+            return 0
+        promised = admission.num_promised((other for other in holders if other.urgency <= live.rank), self._limits)
+        need = admission.num_needed(live, num_matched, self._limits)
+        return need + promised + self._state.faults.slack - num_available
+
+    def _preempt_for(self, live: LiveRequest, lack: int, safe: Collection[LiveRequest], now: float) -> bool:
+        """Preempt less urgent requests, the least urgent first, for `lack` cells. False, and nobody, if that cannot be."""
+        victims: list[LiveRequest] = []
+        for other in sorted(self._state.holders, key=arrival_key, reverse=True):
+            if lack <= 0 or other.urgency <= live.rank:
+                break
+            assert other.sequence is not None, "holders hold a sequence"
+            num_cells = self._ledger.num_reclaimable(other.sequence)
+            if other not in safe and num_cells > 0:
+                victims.append(other)
+                lack -= num_cells
+        if lack > 0:
+            return False
+        for victim in victims:
+            self._state.preempt(victim, now)
+        return True

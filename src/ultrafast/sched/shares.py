@@ -1,0 +1,50 @@
+"""Minimum shares: what keeps a less urgent tier alive while more urgent ones could take every step.
+
+A tier that has work earns `min_share` of the time of each step and is charged for what it used of it. Once it has earned the cost
+of one item (a smallest prefill chunk), it is *due*: the next step carries one item of it whatever the slack of the others, and if
+all places are taken, the least urgent running request stands aside for that step.
+
+    credit  ____/|____/|____/|__      earns while it gets less than its share, pays for each item
+                 item  item  item
+
+Bound: while KV has room, a tier with work is in a step at least once in `item cost / min_share` seconds plus two steps. What a
+starved tier earned is kept for two items at most, so that it never comes back in a burst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ultrafast.core.tiers import TierPolicy
+
+_MAX_ITEMS_SAVED = 2.0
+
+
+class Shares:
+    """Seconds of step time that each tier has earned and not used; by rank."""
+
+    def __init__(self, tiers: Sequence[TierPolicy]) -> None:
+        self._min_shares = [tier.min_share for tier in tiers]
+        self._credits_s = [0.0] * len(tiers)
+
+    def is_due(self, rank: int, item_s: float) -> bool:
+        """Whether the tier has earned one item, which costs `item_s` seconds. Never where no share is promised."""
+        return self._min_shares[rank] > 0 and self._credits_s[rank] > 0 and self._credits_s[rank] >= item_s
+
+    def step_finished(self, duration_s: float, wanting: Collection[int], costs_s: Sequence[float], item_s: float) -> None:
+        """Book one step.
+
+        Args:
+            duration_s: how long it took.
+            wanting: ranks that have work, in the step or not.
+            costs_s: what each rank's part of the step costs by itself; only the proportions matter.
+            item_s: what one item costs.
+        """
+        total_s = sum(costs_s)
+        for rank, share in enumerate(self._min_shares):
+            if rank not in wanting:
+                self._credits_s[rank] = 0.0
+                continue
+            used_s = duration_s * costs_s[rank] / total_s if total_s > 0 else 0.0
+            credit_s = self._credits_s[rank] + share * duration_s - used_s
+            self._credits_s[rank] = min(max(credit_s, 0.0), _MAX_ITEMS_SAVED * max(item_s, share * duration_s))

@@ -1,0 +1,292 @@
+"""Tiers that hold, on simulated time: places, pauses, slack, KV for the urgent, and what the others keep."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
+
+from ultrafast.core.request import FinishReason
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
+from ultrafast.engine.fake import FakeCost
+
+ULTRA, FLEX = ServiceTier.ULTRAFAST, ServiceTier.FLEX
+LARGE = {"kv_capacity_tokens": 40_000, "max_request_tokens": 8192}
+COST = FakeCost()
+
+
+def _warm(simulation: Simulation) -> None:
+    """Let the cost model see prefills of growing size beside decodes."""
+    simulation.add(make_request("warm", 600, 6))
+    simulation.step_until(lambda: simulation.output["warm"])
+    simulation.add(make_request("warm2", 200, 6))
+    simulation.run()
+
+
+def _warmed(**limits: object) -> Simulation:
+    simulation = Simulation(make_limits(**{**LARGE, **limits}))
+    _warm(simulation)
+    return simulation
+
+
+def _gaps(simulation: Simulation, request_id: str) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(simulation.token_times[request_id])]
+
+
+def _ttft_s(simulation: Simulation, request_id: str) -> float:
+    return simulation.first_token_s(request_id) - simulation.requests[request_id].arrival_s
+
+
+def _fill_with_flex(simulation: Simulation, count: int, *, prompt: int = 40, output: int = 300) -> list[str]:
+    names = [f"flex{i}" for i in range(count)]
+    simulation.add(*[make_request(name, prompt, output, tier=FLEX, arrival_s=simulation.clock()) for name in names])
+    simulation.step_until(lambda: all(simulation.output[name] for name in names))
+    return names
+
+
+def _idle_ttft_s(prompt: int) -> float:
+    simulation = _warmed()
+    simulation.add(make_request("alone", prompt, 2, tier=ULTRA, arrival_s=simulation.clock()))
+    simulation.run()
+    return _ttft_s(simulation, "alone")
+
+
+def test_an_urgent_arrival_does_not_wait_for_a_full_batch_and_costs_nobody_a_computed_token() -> None:
+    simulation = _warmed()
+    names = _fill_with_flex(simulation, 8)
+    step_s = COST.step_s(8, 0)
+    simulation.add(make_request("ultra", 56, 20, tier=ULTRA, arrival_s=simulation.clock()))
+    simulation.step()
+    assert simulation.scheduled[-1].request_id == "ultra", "its first step is the next one"
+    assert (simulation.scheduler.num_running, simulation.scheduler.num_paused) == (8, 1)
+    simulation.run()
+    simulation.check_all_finished()
+    assert _ttft_s(simulation, "ultra") <= 1.5 * _idle_ttft_s(56) + step_s
+    assert max(_gaps(simulation, "ultra")) <= DEFAULT_POLICIES[ULTRA.rank].tpot_s + COST.output_s
+    assert sum(simulation.num_preempted.values()) == 0
+    assert all(simulation.finished[name].num_computed_tokens == 40 + 299 for name in names), "nothing is computed twice"
+    assert [name for name in names if simulation.finished[name].num_pauses] == ["flex7"], "the youngest stood aside"
+
+
+def test_an_urgent_burst_takes_every_place_and_the_paused_go_on_afterwards() -> None:
+    simulation = _warmed()
+    names = _fill_with_flex(simulation, 8)
+    simulation.add(*[make_request(f"ultra{i}", 20, 10, tier=ULTRA, arrival_s=simulation.clock()) for i in range(8)])
+    simulation.step()
+    assert simulation.scheduler.num_paused == 8
+    simulation.run()
+    simulation.check_all_finished()
+    assert all(simulation.finished[name].num_computed_tokens == 40 + 299 for name in names)
+
+
+def test_when_no_more_may_be_paused_one_is_preempted_and_the_urgent_one_still_starts() -> None:
+    simulation = _warmed(max_num_paused=1)
+    _fill_with_flex(simulation, 8)
+    simulation.add(*[make_request(f"ultra{i}", 20, 10, tier=ULTRA, arrival_s=simulation.clock()) for i in range(3)])
+    simulation.step()
+    assert simulation.scheduler.num_paused == 1
+    assert sum(simulation.num_preempted.values()) == 2
+    simulation.run()
+    simulation.check_all_finished()
+
+
+def test_a_paused_request_of_a_middle_tier_goes_on_before_a_less_urgent_one_starts() -> None:
+    simulation = _warmed(max_num_running=1)
+    simulation.add(make_request("default", 20, 30, arrival_s=simulation.clock()))
+    simulation.step_until(lambda: simulation.output["default"])
+    now = simulation.clock()
+    simulation.add(make_request("flex", 20, 5, tier=FLEX, arrival_s=now), make_request("ultra", 20, 5, tier=ULTRA, arrival_s=now))
+    simulation.run()
+    simulation.check_all_finished()
+    assert [event.request_id for event in simulation.scheduled][-2:] == ["ultra", "flex"]
+    assert simulation.finished["default"].finished_s < simulation.first_token_s("flex")
+
+
+@pytest.mark.parametrize("num_long", [1, 2])
+def test_a_long_prefill_of_a_less_urgent_tier_fits_into_the_gaps_of_a_stream(num_long: int) -> None:
+    simulation = _warmed(max_step_tokens=2048)
+    simulation.add(make_request("stream", 50, 200, tier=ULTRA, arrival_s=simulation.clock()))
+    simulation.step_until(lambda: len(simulation.output["stream"]) > 5)
+    simulation.add(*[make_request(f"long{i}", 2000, 2, arrival_s=simulation.clock()) for i in range(num_long)])
+    simulation.run()
+    simulation.check_all_finished()
+    item_s = 16 * COST.prefill_token_s
+    gaps = sorted(_gaps(simulation, "stream"))
+    slo_s = DEFAULT_POLICIES[ULTRA.rank].tpot_s
+    assert gaps[int(0.9 * len(gaps))] <= slo_s + 0.001
+    assert gaps[-1] <= slo_s + item_s + COST.output_s, "the long one's minimum share comes as one small chunk at a time"
+
+
+def test_a_flood_of_the_most_urgent_tier_starves_nobody() -> None:
+    """Ultrafast work without an end holds every place: the others still advance, within the documented bound."""
+    simulation = _warmed()
+    count = itertools.count()
+    alive: list[str] = []
+
+    def flood() -> None:
+        alive[:] = [name for name in alive if name not in simulation.finished]
+        while len(alive) < 12:
+            name = f"ultra{next(count)}"
+            alive.append(name)
+            simulation.add(make_request(name, 30, 40, tier=ULTRA, arrival_s=simulation.clock()))
+
+    flood()
+    for tier in ("priority", "default", "flex"):
+        simulation.add(make_request(tier, 64, 30, tier=ServiceTier(tier), arrival_s=simulation.clock()))
+    worked: dict[str, list[float]] = {tier: [simulation.clock()] for tier in ("priority", "default", "flex")}
+    longest_s = 0.0
+    while not all(tier in simulation.finished for tier in worked):
+        flood()
+        before_s = simulation.clock()
+        plan = simulation.step()
+        longest_s = max(longest_s, simulation.clock() - before_s)
+        for item in plan.work:
+            if item.request_id in worked:
+                worked[item.request_id].append(simulation.clock())
+        assert simulation.clock() < 600
+    for tier, times in worked.items():
+        share = DEFAULT_POLICIES[ServiceTier(tier).rank].min_share
+        bound_s = 16 * COST.prefill_token_s / share + 2 * longest_s
+        assert max(after - before for before, after in itertools.pairwise(times)) <= bound_s, tier
+    ultra_gaps = [gap for name in simulation.finished if name.startswith("ultra") for gap in _gaps(simulation, name)]
+    assert max(ultra_gaps) <= 3 * longest_s, "who stands aside for another's share does so for a step"
+
+
+def test_an_urgent_arrival_evicts_what_is_cached_before_anybody_pays() -> None:
+    simulation = Simulation(make_limits(kv_capacity_tokens=400, max_request_tokens=400))
+    simulation.add(make_request("cached", 150, 2))
+    simulation.run()
+    simulation.add(make_request("flex", 100, 100, tier=FLEX))
+    simulation.step_until(lambda: simulation.output["flex"])
+    simulation.add(make_request("ultra", 150, 10, tier=ULTRA))
+    simulation.step()
+    assert simulation.scheduled[-1].request_id == "ultra"
+    simulation.run()
+    simulation.check_all_finished()
+    assert simulation.num_preempted["flex"] == 0
+
+
+def test_an_urgent_arrival_without_cells_takes_them_from_the_least_urgent_only() -> None:
+    simulation = Simulation(make_limits(kv_capacity_tokens=600, max_request_tokens=600))
+    for i, tier in enumerate(("default", "flex", "flex")):
+        simulation.add(make_request(f"{tier}{i}", 120, 60, tier=ServiceTier(tier), arrival_s=float(i)))
+    simulation.step_until(lambda: all(simulation.output[name] for name in ("default0", "flex1", "flex2")))
+    simulation.add(make_request("ultra", 200, 20, tier=ULTRA, arrival_s=3.0))
+    simulation.step()
+    assert simulation.scheduled[-1].request_id == "ultra"
+    simulation.run()
+    simulation.check_all_finished()
+    assert simulation.num_preempted["flex2"] >= 1
+    assert (simulation.num_preempted["default0"], simulation.num_preempted["ultra"]) == (0, 0)
+    assert {event.reason for event in simulation.finished.values()} == {FinishReason.LENGTH}
+
+
+def test_an_equally_urgent_arrival_displaces_nobody() -> None:
+    simulation = _warmed()
+    _fill_with_flex(simulation, 8, output=50)
+    simulation.add(make_request("next", 20, 2, tier=FLEX, arrival_s=simulation.clock()))
+    simulation.step()
+    assert (simulation.scheduler.num_paused, simulation.scheduler.num_waiting) == (0, 1)
+    simulation.run()
+    simulation.check_all_finished()
+    assert all(event.num_pauses == 0 for event in simulation.finished.values())
+
+
+def test_a_leader_whose_prefix_an_urgent_request_waits_for_is_not_paused() -> None:
+    shared = tokens_of("shared", 600)
+    simulation = _warmed(max_num_running=2)
+    simulation.add(make_request("leader", shared, 5, tier=FLEX, arrival_s=simulation.clock()))
+    simulation.step()
+    now = simulation.clock()
+    simulation.add(make_request("follower", shared, 5, tier=ULTRA, arrival_s=now))
+    simulation.add(*[make_request(f"priority{i}", 300, 20, tier=ServiceTier.PRIORITY, arrival_s=now) for i in range(3)])
+    simulation.run()
+    simulation.check_all_finished()
+    assert simulation.first_token_s("follower") < simulation.first_token_s("priority1")
+    assert simulation.finished["follower"].num_cached_tokens == 599
+
+
+def test_a_request_of_its_own_objectives_is_held_to_them() -> None:
+    """A stream that asks for less leaves room for the others."""
+    simulation = _warmed()
+    simulation.add(make_request("stream", 20, 100, tier=ULTRA, arrival_s=simulation.clock(), tpot_s=0.06))
+    names = _fill_with_flex(simulation, 6, output=60)
+    simulation.run()
+    simulation.check_all_finished()
+    gaps = _gaps(simulation, "stream")
+    assert 0.05 < max(gaps) <= 0.06 + 16 * COST.prefill_token_s + COST.output_s
+    assert sum(gap > 0.0601 for gap in gaps) <= 0.1 * len(gaps)
+    assert all(name in simulation.finished for name in names)
+
+
+def test_less_urgent_streams_take_turns_when_not_all_fit() -> None:
+    simulation = _warmed()
+    simulation.add(make_request("stream", 20, 200, tier=ULTRA, arrival_s=simulation.clock()))
+    names = _fill_with_flex(simulation, 4, output=60)
+    simulation.run()
+    simulation.check_all_finished()
+    begin_s = max(simulation.first_token_s(name) for name in names)
+    end_s = min(simulation.finished[name].finished_s for name in [*names, "stream"])
+    assert begin_s < end_s, "one that prefills has its turns too"
+    counts = [sum(begin_s < at_s < end_s for at_s in simulation.token_times[name]) for name in names]
+    assert min(counts) > 10
+    assert max(counts) - min(counts) <= 1, "they advance side by side"
+
+
+def test_a_paused_request_can_be_aborted() -> None:
+    simulation = _warmed(max_num_cached=0)
+    names = _fill_with_flex(simulation, 8)
+    simulation.add(make_request("ultra", 20, 50, tier=ULTRA, arrival_s=simulation.clock()))
+    simulation.step()
+    free = simulation.executor.num_free
+    simulation.abort(names[-1])
+    assert simulation.finished[names[-1]].reason is FinishReason.ABORT
+    simulation.step()
+    assert simulation.executor.num_free > free
+    assert simulation.scheduler.num_paused == 0
+    simulation.run()
+    simulation.check_all_finished()
+
+
+def test_overload_with_mixed_tiers_keeps_the_urgent_within_their_objectives() -> None:
+    """About three times what the engine can do, a tenth of it ultrafast: those are all in time."""
+    rng = random.Random(1)
+    simulation = _warmed(max_num_paused=16)
+    next_s, added = simulation.clock(), 0
+    while added < 150 or simulation.scheduler.has_work:
+        while added < 150 and next_s <= simulation.clock():
+            tier = ULTRA if added % 10 == 0 else rng.choice([ServiceTier.DEFAULT, FLEX])
+            prompt, output = (16, 10) if tier is ULTRA else (rng.randint(20, 200), rng.randint(5, 30))
+            simulation.add(make_request(f"r{added}", prompt, output, tier=tier, arrival_s=next_s))
+            added += 1
+            next_s += rng.expovariate(1 / 0.2)
+        if simulation.scheduler.has_work:
+            simulation.step()
+        else:
+            simulation.clock.advance(max(0.0, next_s - simulation.clock()))
+    simulation.check_all_finished()
+    urgent = [name for name, request in simulation.requests.items() if request.tier is ULTRA]
+    slow = [name for name in urgent if _ttft_s(simulation, name) > 0.35]
+    assert len(slow) <= 0.1 * len(urgent)
+    tpots = [sum(_gaps(simulation, name)) / 9 for name in urgent]
+    assert sorted(tpots)[int(0.9 * len(tpots))] <= 0.045
+    assert sum(event.num_preemptions for event in simulation.finished.values()) == 0
+
+
+def test_a_storm_of_arrivals_and_aborts_across_tiers_leaves_nothing_behind() -> None:
+    rng = random.Random(9)
+    simulation = Simulation(make_limits(kv_capacity_tokens=1500, max_request_tokens=1000, max_num_running=4, max_num_paused=3))
+    for i in range(250):
+        prompt = tokens_of(rng.choice("abcd"), rng.randint(1, 200)) + tokens_of(f"r{i}", rng.randint(0, 50))
+        tier = rng.choice(list(ServiceTier))
+        simulation.add(make_request(f"r{i}", prompt, rng.randint(1, 30), tier=tier, arrival_s=simulation.clock()))
+        for _ in range(rng.randint(0, 3)):
+            if simulation.scheduler.has_work:
+                simulation.step()
+        if rng.random() < 0.4:
+            simulation.abort(rng.choice([other for other in simulation.requests if other not in simulation.finished] or ["none"]))
+    simulation.run(max_steps=20_000)
+    simulation.check_all_finished()
+    assert any(event.num_pauses for event in simulation.finished.values())

@@ -1,0 +1,83 @@
+"""What the engine's gate decides, as the caller of serving sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.unit.serving.fakes import FakeTokenizer, finished, says
+from tests.unit.serving.test_service import World
+
+from ultrafast.core.errors import InvalidRequestError, OverloadedError, SupersededError
+from ultrafast.core.events import DropReason, Event, RequestScheduled
+from ultrafast.core.request import FinishReason, Request
+from ultrafast.core.tiers import ServiceTier
+from ultrafast.serving.contract import Started
+
+UNREACHABLE = DropReason.SLO_UNREACHABLE
+
+
+async def _answer(world: World, **options: object) -> list[object]:
+    try:
+        return [event async for event in world.chat(**options)]  # type: ignore[arg-type]
+    finally:
+        world.service.close()
+
+
+@pytest.mark.parametrize("reason", list(DropReason))
+async def test_a_refusal_says_why_and_when_to_come_back(reason: DropReason) -> None:
+    ending = FinishReason.EXPIRE if reason is DropReason.QUEUE_TIMEOUT else FinishReason.REJECT
+
+    def script(request: Request) -> list[tuple[Event, ...]]:
+        wait_s = None if reason is UNREACHABLE else 2.5
+        return [(replace(finished(request, ending), drop_reason=reason, retry_after_s=wait_s),)]
+
+    with pytest.raises(InvalidRequestError if reason is UNREACHABLE else OverloadedError) as caught:
+        await _answer(World(script=script))
+    assert caught.value.drop_reason == reason.value
+    if isinstance(caught.value, OverloadedError):
+        assert caught.value.retry_after_s == 2.5
+        assert caught.value.code == ("queue_timeout" if reason is DropReason.QUEUE_TIMEOUT else "slow_down")
+    else:
+        assert caught.value.code == "sla_unavailable"
+
+
+async def test_another_tier_than_asked_for_is_told() -> None:
+    plain = says(FakeTokenizer(), "Hello")
+
+    def script(request: Request) -> list[tuple[Event, ...]]:
+        scheduled = RequestScheduled(request.request_id, 10.5, 3, ServiceTier.FLEX, DropReason.SLO_AT_RISK)
+        return [(scheduled,), *plain(request)[1:]]
+
+    events = await _answer(World(script=script), requested_tier=ServiceTier.PRIORITY)
+    started = next(event for event in events if isinstance(event, Started))
+    assert (started.tier, started.tier_reason) == (ServiceTier.FLEX, "slo_at_risk")
+
+
+async def test_a_superseded_call_ends_with_that_error() -> None:
+    world = World(script=lambda request: [(finished(request, FinishReason.ABORT),)])
+    key = ("alice", "editor")
+
+    async def older() -> None:
+        with pytest.raises(SupersededError):
+            await _answer(world, supersede_key=key)
+
+    async with asyncio.TaskGroup() as group:
+        ending = group.create_task(older())
+        await asyncio.sleep(0)
+        with world.service._superseding.claim(key):
+            await ending
+
+
+async def test_a_newer_call_of_the_same_key_aborts_the_older_one() -> None:
+    world = World(hangs=True)
+    key = ("alice", "editor")
+    older = world.chat(supersede_key=key)
+    assert isinstance(await anext(older), Started)
+    newer = world.chat(supersede_key=key)
+    assert isinstance(await anext(newer), Started)
+    assert [stream.is_aborted for stream in world.engine.streams] == [True, False]
+    await older.aclose()
+    await newer.aclose()
+    world.service.close()
