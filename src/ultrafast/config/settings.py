@@ -114,7 +114,8 @@ class EngineSettings(Section):
     max_cached_tokens: int = Field(
         default=0,
         ge=0,
-        description="Tokens that they may hold together; 0: a quarter of the pool. An idle cache slows every step a little.",
+        description="Tokens that they may hold together; 0: a quarter of the pool, or a sixteenth on a CPU with host memory. "
+        "Idle cells slow each step a little.",
     )
     kv_type_k: KvType = Field(default="f16", description="Element type of the keys in the KV cache.")
     kv_type_v: KvType = Field(default="f16", description="Element type of the values; a quantised one needs flash attention.")

@@ -22,8 +22,9 @@ class EngineOptions:
         max_num_paused: sequences that may stand aside for more urgent ones and keep their KV; 0 = as many as may run, if
             there are so many sequences.
         max_num_cached: finished sequences whose KV may stay on the device for reuse.
-        max_cached_tokens: tokens they may hold together; 0 = a quarter of the pool. Every step attends (masked) over all cells up
-            to the highest used one, so an idle cache slows the running requests down.
+        max_cached_tokens: tokens they may hold together; 0 = a quarter of the pool, a sixteenth on a CPU with host memory for KV.
+            Every step attends (masked) over all cells up to the highest used one, so an idle cache slows the running requests
+            down.
         kv_type_k, kv_type_v: element types of the KV cache: f16, bf16, f32, q8_0, q4_0, ...
         flash_attention: require flash attention; starting fails where it cannot be enabled.
         swa_full: keep the whole context of sliding-window layers, so that any prefix can be reused.

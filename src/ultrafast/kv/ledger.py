@@ -248,14 +248,17 @@ class KvLedger:
         """Do some of what can be done in advance: copies to host memory and disk, and the end of what is too old."""
         self.now = now
         if self.demotion is not None and self.levels is not None:
-            self._shrink_cache(self.demotion)
+            self._shrink_cache(self.demotion, is_busy=is_busy)
             self.demotion.step(now, is_busy=is_busy)
             self.levels.order_writes(now)
             self.levels.expire(now)
 
-    def _shrink_cache(self, demotion: Demotion) -> None:
-        """Bring the cached leaves down to what they may hold: those copied already at once, others when they are copied."""
-        while self.num_evictable > self._max_cached_tokens and len(self._leaves) > 1:
+    def _shrink_cache(self, demotion: Demotion, *, is_busy: bool) -> None:
+        """Bring the cached leaves down to what they may hold: those copied already at once, others when they are copied.
+
+        While nobody runs, idle cells slow nobody down, and the newest leaf stays however long it is.
+        """
+        while self.num_evictable > self._max_cached_tokens and (is_busy or len(self._leaves) > 1):
             leaf = choose_leaf(leaf for leaf in self._leaves.values() if self._tree.num_reclaimable(leaf) > 0)
             assert leaf is not None, "evictable cells without a leaf that holds them"
             if leaf.is_kept:

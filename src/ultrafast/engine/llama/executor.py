@@ -27,6 +27,8 @@ from ultrafast.engine.options import EngineFacts, EngineOptions
 
 DEFAULT_CACHED_SHARE = 4
 """1/4 of the pool: with the bundled model's 16k pool, a full cache then costs a decode step about a fifth."""
+BACKED_CACHED_SHARE = 16
+"""1/16 on a CPU with host memory behind the pool: bringing KV back from there costs less than attending over it meanwhile."""
 
 _STATUS = {0: StepStatus.OK, 1: StepStatus.OUT_OF_KV, -1: StepStatus.INVALID}
 
@@ -227,6 +229,10 @@ class LlamaExecutor:
         assert code == 0, f"the probe step failed with {code}"
         return self.model.state_bytes(0)
 
+    def _cached_share(self, options: EngineOptions) -> int:
+        is_backed = options.enable_prefix_cache and options.kv_host_bytes != 0 and not self.model.has_gpu
+        return BACKED_CACHED_SHARE if is_backed else DEFAULT_CACHED_SHARE
+
     def _read_facts(self, options: EngineOptions, load_s: float) -> EngineFacts:
         c, context = self._c, self.model.context
         capacity = int(c.llama_n_ctx(context))
@@ -242,7 +248,7 @@ class LlamaExecutor:
             max_step_tokens=min(self.model.sizes.step_tokens, int(c.llama_n_batch(context))),
             max_num_running=options.max_num_running,
             max_num_cached=self.model.sizes.num_cached,
-            max_cached_tokens=options.max_cached_tokens or capacity // DEFAULT_CACHED_SHARE,
+            max_cached_tokens=options.max_cached_tokens or capacity // self._cached_share(options),
             num_threads=self.model.sizes.num_threads,
             vocab_size=self.vocab.size,
             has_flash_attention=self.model.has_flash_attention,

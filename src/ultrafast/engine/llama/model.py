@@ -71,6 +71,7 @@ class Model:
         self.handle = self._load_weights(options, on_progress)
         self.is_recurrent = bool(self.c.llama_model_is_recurrent(self.handle) or self.c.llama_model_is_hybrid(self.handle))
         self.sliding_window = max(0, self.c.llama_model_n_swa(self.handle))
+        self.has_gpu = bool(self.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
         self.sizes = choose_sizes(self, options)
         self.has_flash_attention = False
         self.context = self._create_context(options)
@@ -180,11 +181,10 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
             raise ConfigError(
                 f"engine.{name} = {kind!r} is unknown", param=f"engine.{name}", hint="one of " + ", ".join(KV_TYPES)
             )
-    has_gpu = bool(model.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
     capacity = options.kv_capacity_tokens or _default_capacity(model, options)
-    if not has_gpu:
+    if not model.has_gpu:
         _check_memory(model, options, capacity)
-    step = options.max_step_tokens or (GPU_STEP_TOKENS if has_gpu else CPU_STEP_TOKENS)
+    step = options.max_step_tokens or (GPU_STEP_TOKENS if model.has_gpu else CPU_STEP_TOKENS)
     # A recurrent state is allocated for every sequence that may exist, so idle ones are not free there.
     cached = min(options.max_num_cached, options.max_num_running) if model.is_recurrent else options.max_num_cached
     limit = MAX_SEQUENCES - NUM_TEMPORARY_SEQUENCES
