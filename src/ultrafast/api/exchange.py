@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
@@ -42,16 +42,28 @@ class ClientGoneError(Exception):
         self.reason = reason
 
 
+class DirectWriter(Protocol):
+    """Writes pieces of the body past the server's coroutines."""
+
+    def is_open(self) -> bool:
+        """Whether a piece would go out at this moment: the body has begun, and the client reads."""
+        ...
+
+    def __call__(self, data: bytes) -> None:
+        """Write a piece; only at once after `is_open`."""
+        ...
+
+
 class Connection:
     """What the server knows of one request before the application does. Put into the scope by `api.protocol`."""
 
-    __slots__ = ("abort", "arrival_s", "body_complete_s", "write_at_once")
+    __slots__ = ("abort", "arrival_s", "body_complete_s", "writer")
 
     def __init__(self, arrival_s: float, abort: Callable[[], None]) -> None:
         self.arrival_s = arrival_s
         self.body_complete_s: float | None = None
         self.abort = abort
-        self.write_at_once: Callable[[bytes], bool] | None = None
+        self.writer: DirectWriter | None = None
 
 
 class Exchange:
@@ -90,6 +102,7 @@ class Exchange:
         self.is_complete = False
         self.interruption: Interruption | None = None
         self._send = send
+        self._writer = connection.writer if connection else None
         self._timeout: asyncio.Timeout | None = None
 
     # -- reading
@@ -133,16 +146,15 @@ class Exchange:
         headers.append((b"x-request-id", self.request_id.encode()))
         await self._timed({"type": "http.response.start", "status": status, "headers": headers})
 
-    def write_at_once(self, data: bytes) -> bool:
-        """Send a piece of the body past the server's coroutines; return False when that cannot be: then `write` it.
+    def can_write_at_once(self) -> bool:
+        """Not before the start, without `api.protocol`, or while the client reads too slowly: then `write`."""
+        return self._writer is not None and self.interruption is None and self._writer.is_open()
 
-        It cannot before the start, without `api.protocol`, and while the client reads too slowly.
-        """
-        connection = self.connection
-        if connection is None or connection.write_at_once is None or not connection.write_at_once(data):
-            return False
+    def write_at_once(self, data: bytes) -> None:
+        """Send a piece of the body past the server's coroutines, at once after `can_write_at_once`."""
+        assert self._writer is not None, "asked first"
+        self._writer(data)
         self.last_write_s = self.clock()
-        return True
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body. Suspends while the client reads too slowly."""

@@ -21,6 +21,7 @@ from ultrafast.core.errors import UltrafastError, UnavailableError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import CallRecorder
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent, Started, Usage
+from ultrafast.serving.lane import DeltaLane
 
 _logger = logging.getLogger("ultrafast.api")
 
@@ -33,10 +34,14 @@ class Chunks(Protocol):
     def usage(self, usage: Usage) -> bytes: ...
 
 
+Begin = Callable[[DeltaLane], AsyncGenerator[ServingEvent, None]]
+
+
 class Generation:
     """See the module. Used once, by `run_whole` or `run_stream`.
 
     Args:
+        begin: starts the call, given the lane for its deltas.
         describe: what every chunk says, once serving has told the tier.
         requested_tier: what the client asked for, for the headers.
     """
@@ -44,7 +49,7 @@ class Generation:
     def __init__(
         self,
         exchange: Exchange,
-        events: AsyncGenerator[ServingEvent, None],
+        begin: Begin,
         recorder: CallRecorder,
         describe: Callable[[Started], StreamFacts],
         requested_tier: ServiceTier | None,
@@ -53,9 +58,10 @@ class Generation:
         self.recorder = recorder
         self.started: Started | None = None
         self.completed: Completed | None = None
-        self._events = events
+        self._begin = begin
         self._describe = describe
         self._requested_tier = requested_tier
+        self._chunks: Chunks | None = None
         self._facts: StreamFacts | None = None
 
     # -- whole answers
@@ -68,9 +74,15 @@ class Generation:
             ClientGoneError: the client left.
         """
         collector = Collector()
+
+        def collect(delta: Delta) -> None:
+            self.recorder.on_delta(delta.index, delta.num_tokens, self.exchange.clock())
+            collector.delta(delta)
+
+        events = self._begin(DeltaLane(lambda: True, collect))
         async with asyncio.TaskGroup() as group:
             watcher = group.create_task(self.exchange.watch_disconnect())
-            error = await group.create_task(self._guard(lambda: self._collect(collector)))
+            error = await group.create_task(self._guard(events, lambda: self._collect(events, collect, collector)))
             watcher.cancel()
         if error is not None:
             raise error
@@ -79,12 +91,12 @@ class Generation:
         body = build(collector, self._facts, self.completed.usage)
         await self.exchange.respond(200, self._headers(), body)
 
-    async def _collect(self, collector: Collector) -> None:
-        clock, record = self.exchange.clock, self.recorder.on_delta
-        async for event in self._events:
+    async def _collect(
+        self, events: AsyncGenerator[ServingEvent, None], collect: Callable[[Delta], None], collector: Collector
+    ) -> None:
+        async for event in events:
             if isinstance(event, Delta):
-                record(event.index, event.num_tokens, clock())
-                collector.delta(event)
+                collect(event)
             elif isinstance(event, ChoiceFinished):
                 collector.finish(event)
             else:
@@ -100,10 +112,11 @@ class Generation:
             ClientGoneError: the client left or stopped reading.
         """
         exchange = self.exchange
+        events = self._begin(DeltaLane(self._can_write_at_once, self._write_at_once))
         async with asyncio.TaskGroup() as group:
             watcher = group.create_task(exchange.watch_disconnect())
             keeper = group.create_task(self._keep_alive(keepalive_interval_s))
-            error = await group.create_task(self._guard(lambda: self._pump(make_chunks)))
+            error = await group.create_task(self._guard(events, lambda: self._pump(events, make_chunks)))
             keeper.cancel()
             watcher.cancel()
         if error is None:
@@ -114,26 +127,41 @@ class Generation:
         await exchange.finish_within_stall(b"data: " + error_body(error, exchange.request_id) + b"\n\n" + DONE)
         raise StreamFailedError from error
 
-    async def _pump(self, make_chunks: Callable[[StreamFacts], Chunks]) -> None:
-        exchange, record = self.exchange, self.recorder.on_delta
-        chunks: Chunks | None = None
-        async for event in self._events:
+    async def _pump(self, events: AsyncGenerator[ServingEvent, None], make_chunks: Callable[[StreamFacts], Chunks]) -> None:
+        async for event in events:
             if isinstance(event, Delta):
-                assert chunks is not None, "serving begins with Started"
-                data = chunks.delta(event)
-                if data and not exchange.write_at_once(data):
-                    await self._write(data)
-                record(event.index, event.num_tokens, exchange.last_write_s if data else exchange.clock())
+                if self._can_write_at_once():
+                    self._write_at_once(event)
+                else:
+                    await self._write_delta(event)
             elif isinstance(event, ChoiceFinished):
-                assert chunks is not None, "serving begins with Started"
-                await self._write(chunks.finish(event))
+                assert self._chunks is not None, "serving begins with Started"
+                await self._write(self._chunks.finish(event))
             else:
                 self._take_frame(event)
-                if self._facts is not None and chunks is None:
-                    chunks = make_chunks(self._facts)
-        assert chunks is not None, "serving begins with Started"
+                if self._facts is not None and self._chunks is None:
+                    self._chunks = make_chunks(self._facts)
+        assert self._chunks is not None, "serving begins with Started"
         assert self.completed is not None, "serving ends with Completed"
-        await exchange.finish(chunks.usage(self.completed.usage) + DONE)
+        await self.exchange.finish(self._chunks.usage(self.completed.usage) + DONE)
+
+    def _can_write_at_once(self) -> bool:
+        return self._chunks is not None and self.exchange.can_write_at_once()
+
+    def _write_at_once(self, delta: Delta) -> None:
+        assert self._chunks is not None, "asked first"
+        exchange = self.exchange
+        data = self._chunks.delta(delta)
+        if data:
+            exchange.write_at_once(data)
+        self.recorder.on_delta(delta.index, delta.num_tokens, exchange.last_write_s if data else exchange.clock())
+
+    async def _write_delta(self, delta: Delta) -> None:
+        assert self._chunks is not None, "serving begins with Started"
+        data = self._chunks.delta(delta)
+        if data:
+            await self._write(data)
+        self.recorder.on_delta(delta.index, delta.num_tokens, self.exchange.clock())
 
     async def _write(self, data: bytes) -> None:
         if not self.exchange.is_started:
@@ -179,11 +207,11 @@ class Generation:
         else:
             self.completed = event
 
-    async def _guard(self, answer: Callable[[], Awaitable[None]]) -> Exception | None:
+    async def _guard(self, events: AsyncGenerator[ServingEvent, None], answer: Callable[[], Awaitable[None]]) -> Exception | None:
         """Run the answer until it is done, fails or is interrupted; return what went wrong instead of raising it."""
         exchange = self.exchange
         try:
-            async with exchange.interruptible(), aclosing(self._events):
+            async with exchange.interruptible(), aclosing(events):
                 await answer()
         except UltrafastError as error:
             return error

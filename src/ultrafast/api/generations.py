@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ultrafast.api.context import EdgeContext
 from ultrafast.api.errors import ApiError
 from ultrafast.api.exchange import ClientGoneError, Exchange
 from ultrafast.api.fields import MAX_PROMPTS, GenerationRequest
-from ultrafast.api.generation import Chunks, Generation, StreamFailedError
+from ultrafast.api.generation import Begin, Chunks, Generation, StreamFailedError
 from ultrafast.api.options import generation_options
 from ultrafast.api.slo import SloAccount
 from ultrafast.api.unsupported import refuse_unsupported
@@ -32,7 +32,7 @@ from ultrafast.core.errors import (
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import LatencyParts
 from ultrafast.observe.metrics import Outcome
-from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptions, ServingEvent, Started, Usage
+from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptions, Started, Usage
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chat has none."""
@@ -84,7 +84,7 @@ class Generations:
             add_generation_prompt=request.add_generation_prompt is not False,
             template_kwargs=_template_kwargs(request),
         )
-        await self._run(exchange, request, call, self._context.service.chat(call), _CHAT)
+        await self._run(exchange, request, call, lambda lane: self._context.service.chat(call, lane), _CHAT)
 
     async def complete(self, exchange: Exchange) -> None:
         """Answer `POST /v1/completions`."""
@@ -108,21 +108,21 @@ class Generations:
             options=options,
             arrival_s=exchange.arrival_s,
         )
-        await self._run(exchange, request, call, self._context.service.complete(call), _COMPLETION)
+        await self._run(exchange, request, call, lambda lane: self._context.service.complete(call, lane), _COMPLETION)
 
     async def _run(
         self,
         exchange: Exchange,
         request: GenerationRequest,
         call: ChatCall | CompletionCall,
-        events: AsyncGenerator[ServingEvent, None],
+        begin: Begin,
         kind: _Kind,
     ) -> None:
         requested = call.options.requested_tier
         with self._context.lifecycle.call(exchange):
             recorder = self._context.recorder.begin_call(exchange.arrival_s, requested or ServiceTier.DEFAULT)
             describe = self._describer(request, call.request_id)
-            generation = Generation(exchange, events, recorder, describe, requested)
+            generation = Generation(exchange, begin, recorder, describe, requested)
             # What is not one of our errors is our fault.
             outcome = Outcome.FAILED
             try:

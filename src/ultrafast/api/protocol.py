@@ -69,7 +69,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_in_headers = False
         super().on_headers_complete()
         if self._connection is not None and self.cycle is not None:
-            self._connection.write_at_once = _ChunkWriter(self.cycle)
+            self._connection.writer = _ChunkWriter(self.cycle)
         # uvicorn stops reading while a pipelined request waits, and would then not notice that the client leaves.
         if len(self.pipeline) <= MAX_PIPELINED:
             self.flow.resume_reading()
@@ -123,10 +123,10 @@ class _ChunkWriter:
         self._flow = cycle.flow
         self._write = cycle.transport.write
 
-    def __call__(self, data: bytes) -> bool:
+    def is_open(self) -> bool:
         cycle = self._cycle
         # The body is chunked once the headers are out and say so, and never for HEAD.
-        if not cycle.chunked_encoding or self._flow.write_paused or cycle.disconnected or cycle.response_complete:
-            return False
+        return bool(cycle.chunked_encoding) and not (self._flow.write_paused or cycle.disconnected or cycle.response_complete)
+
+    def __call__(self, data: bytes) -> None:
         self._write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True

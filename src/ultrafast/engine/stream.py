@@ -19,9 +19,13 @@ class EngineStream:
 
     Leaving it early (`async with`, `aclose`) aborts the request. Iterating again after the end, or after a cancelled wait, is
     safe; two readers at once are not.
+
+    Attributes:
+        shortcut: shown an event that comes while the reader waits and nothing is queued; True = it has dealt with it, and the
+            reader sleeps on. What it raises ends the reader's iteration.
     """
 
-    __slots__ = ("_events", "_is_over", "_on_abort", "_waiter", "request_id")
+    __slots__ = ("_error", "_events", "_is_over", "_on_abort", "_waiter", "request_id", "shortcut")
 
     def __init__(self, request_id: str, on_abort: Callable[[str], None]) -> None:
         self.request_id = request_id
@@ -29,6 +33,8 @@ class EngineStream:
         self._events: list[Event] = []
         self._waiter: asyncio.Future[None] | None = None
         self._is_over = False
+        self._error: Exception | None = None
+        self.shortcut: Callable[[Event], bool] | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -43,6 +49,8 @@ class EngineStream:
                 await self._waiter
             finally:
                 self._waiter = None
+            if self._error is not None:
+                raise self._error
         batch = tuple(self._events)
         self._events.clear()
         return batch
@@ -50,10 +58,23 @@ class EngineStream:
     def push(self, event: Event) -> None:
         """Append an event and wake the reader. Only for the owner of the request; nothing may follow `RequestFinished`."""
         assert not self._is_over, f"an event after the end of request {self.request_id}"
+        waiter = self._waiter
+        is_reader_idle = waiter is not None and not waiter.done()
+        if self.shortcut is not None and is_reader_idle and self._went_short(event):
+            return
         self._is_over = isinstance(event, RequestFinished)
         self._events.append(event)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if waiter is not None and is_reader_idle:
+            waiter.set_result(None)
+
+    def _went_short(self, event: Event) -> bool:
+        assert self.shortcut is not None, "asked only with one"
+        try:
+            return self.shortcut(event)
+        except Exception as error:  # noqa: BLE001 - boundary: the pusher serves all requests, this is the trouble of one
+            self._error = error
+            self.shortcut = None
+            return False
 
     def abort(self) -> None:
         """Ask for the end of the request; its `RequestFinished` still comes. Does nothing when it has ended."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from ultrafast.observe.logs import log_fields
 from ultrafast.serving.contract import ChatCall, CompletionCall, Delta, ServingEvent
+from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.service import Service
 
 _log = logging.getLogger("ultrafast.content")
@@ -19,11 +20,11 @@ _log = logging.getLogger("ultrafast.content")
 class ContentLoggingService(Service):
     """A service that logs each call's prompt when it comes and its text when it ends, however it ends."""
 
-    def chat(self, call: ChatCall) -> AsyncGenerator[ServingEvent, None]:
-        """See `Service.chat`."""
+    def chat(self, call: ChatCall, lane: DeltaLane | None = None) -> AsyncGenerator[ServingEvent, None]:  # noqa: ARG002
+        """See `Service.chat`. Every delta comes through the events: what took the lane could not be logged."""
         return _logged(call.request_id, {"messages": call.messages}, super().chat(call))
 
-    def complete(self, call: CompletionCall) -> AsyncGenerator[ServingEvent, None]:
+    def complete(self, call: CompletionCall, lane: DeltaLane | None = None) -> AsyncGenerator[ServingEvent, None]:  # noqa: ARG002
         """See `Service.complete`."""
         return _logged(call.request_id, {"prompts": call.prompts}, super().complete(call))
 

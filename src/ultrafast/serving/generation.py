@@ -13,6 +13,7 @@ from ultrafast.core.request import TIER_SLO, FinishReason, Request, RequestSlo, 
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.accounting import CallAccount
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent
+from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.ports import EnginePort, EngineStream
 from ultrafast.serving.refusals import refusal
 from ultrafast.serving.stream import ChoiceStream, OutputPlan
@@ -56,8 +57,16 @@ class Generation:
 
     _numbers = itertools.count()
 
-    def __init__(self, call: PreparedCall, engine: EnginePort, clock: Clock, claim: Claim | None = None) -> None:
+    def __init__(
+        self,
+        call: PreparedCall,
+        engine: EnginePort,
+        clock: Clock,
+        claim: Claim | None = None,
+        lane: DeltaLane | None = None,
+    ) -> None:
         self._claim = claim or Claim()
+        self._lane = lane
         self._call = call
         self._engine = engine
         self._clock = clock
@@ -85,6 +94,9 @@ class Generation:
                 stream.abort()
             raise
         self._claim.watch(streams)
+        # The events of several streams meet in one queue, which nothing may overtake.
+        if self._lane is not None and len(streams) == 1 and self._choices[0].is_plain:
+            streams[0].shortcut = self._take_short
         return streams
 
     def _requests(self) -> Iterator[Request]:
@@ -135,6 +147,16 @@ class Generation:
             return ()
         started = [] if self._is_started else self._started()
         return [*started, *self._output(self._choices[number], tokens, finished)]
+
+    def _take_short(self, event: Event) -> bool:
+        """Deliver a plain token past the reader, if it can be written at once."""
+        lane = self._lane
+        if lane is None or not isinstance(event, TokenProduced) or not self._is_started or not lane.is_open():
+            return False
+        delta = self._choices[0].add((event,))
+        if delta is not None:
+            lane.take(delta)
+        return True
 
     def without_engine(self) -> list[ServingEvent]:
         """Return all events of a call that asks for no output."""

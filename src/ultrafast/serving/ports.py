@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from ultrafast.core.events import Event
@@ -45,7 +45,13 @@ class Tokenizer(Protocol):
 
 
 class EngineStream(Protocol):
-    """The events of one request, in batches that grow when the reader is slow. Ends after `RequestFinished`."""
+    """The events of one request, in batches that grow when the reader is slow. Ends after `RequestFinished`.
+
+    Attributes:
+        shortcut: shown an event that comes while the reader waits for one; True = dealt with, the reader does not get it.
+    """
+
+    shortcut: Callable[[Event], bool] | None
 
     def __aiter__(self) -> AsyncIterator[tuple[Event, ...]]: ...
 

@@ -20,6 +20,7 @@ from ultrafast.engine.options import EngineFacts
 from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptions, ServingEvent
 from ultrafast.serving.detokenize import decode_tokens
 from ultrafast.serving.generation import Generation, PreparedCall
+from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.limits import check_text_fits, check_token_ids, longest_piece_bytes, output_limit
 from ultrafast.serving.merge import MergedStreams
 from ultrafast.serving.ports import EnginePort, Tokenizer
@@ -89,8 +90,8 @@ class Service:
         """Return what is served."""
         return [ModelInfo(self._model_id, self._created_s, self._engine.facts)]
 
-    def chat(self, call: ChatCall) -> AsyncGenerator[ServingEvent, None]:
-        """Answer a conversation. See `contract` for the order of events.
+    def chat(self, call: ChatCall, lane: DeltaLane | None = None) -> AsyncGenerator[ServingEvent, None]:
+        """Answer a conversation. See `contract` for the order of events. Deltas may go through `lane` instead, in the same order.
 
         Raises:
             ModelNotFoundError, InvalidRequestError, ContextLengthError: before the first event.
@@ -99,11 +100,11 @@ class Service:
             OverloadedError: it was refused or waited too long.
             SupersededError: the client sent a newer call in its place.
         """
-        return self._answer(call.model, call.options.supersede_key, lambda: self._prepare_chat(call))
+        return self._answer(call.model, call.options.supersede_key, lambda: self._prepare_chat(call), lane)
 
-    def complete(self, call: CompletionCall) -> AsyncGenerator[ServingEvent, None]:
+    def complete(self, call: CompletionCall, lane: DeltaLane | None = None) -> AsyncGenerator[ServingEvent, None]:
         """Continue one or more texts. Same events and errors as `chat`."""
-        return self._answer(call.model, call.options.supersede_key, lambda: self._prepare_completion(call))
+        return self._answer(call.model, call.options.supersede_key, lambda: self._prepare_completion(call), lane)
 
     async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Return the tokens of a text, which may be longer than the context.
@@ -217,14 +218,18 @@ class Service:
         )
 
     async def _answer(
-        self, model: str, supersede_key: tuple[str, str] | None, prepare: Callable[[], Awaitable[PreparedCall]]
+        self,
+        model: str,
+        supersede_key: tuple[str, str] | None,
+        prepare: Callable[[], Awaitable[PreparedCall]],
+        lane: DeltaLane | None,
     ) -> AsyncGenerator[ServingEvent, None]:
         """The one generator between engine and edge; closing it aborts what still runs."""
         self._check_model(model)
         with self._superseding.claim(supersede_key) as claim:
             prepared = await prepare()
             claim.check()
-            generation = Generation(prepared, self._engine, self._clock, claim)
+            generation = Generation(prepared, self._engine, self._clock, claim, lane)
             if prepared.params[0].max_tokens == 0:
                 for event in generation.without_engine():
                     yield event

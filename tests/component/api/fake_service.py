@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from ultrafast.core.errors import InvalidRequestError, ModelNotFoundError
@@ -21,6 +22,7 @@ from ultrafast.serving.contract import (
     Timings,
     Usage,
 )
+from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.prompts import Conversation
 from ultrafast.serving.service import ModelInfo
 
@@ -149,6 +151,16 @@ def flooding(piece: str, closed: asyncio.Event) -> Script:
     return script
 
 
+async def _past(lane: DeltaLane | None, events: AsyncGenerator[ServingEvent, None]) -> AsyncGenerator[ServingEvent, None]:
+    """Every delta takes the lane that can, as in the real service."""
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Delta) and lane is not None and lane.is_open():
+                lane.take(event)
+            else:
+                yield event
+
+
 class FakeService:
     """Implements `api.ports.ServicePort`. `calls` are those that were begun, in order."""
 
@@ -159,12 +171,12 @@ class FakeService:
     def models(self) -> list[ModelInfo]:
         return [ModelInfo("m", 1700000000, FACTS)]
 
-    async def chat(self, call: ChatCall) -> AsyncGenerator[ServingEvent, None]:
-        async for event in self._play(call):
+    async def chat(self, call: ChatCall, lane: DeltaLane | None = None) -> AsyncGenerator[ServingEvent, None]:
+        async for event in _past(lane, self._play(call)):
             yield event
 
-    async def complete(self, call: CompletionCall) -> AsyncGenerator[ServingEvent, None]:
-        async for event in self._play(call):
+    async def complete(self, call: CompletionCall, lane: DeltaLane | None = None) -> AsyncGenerator[ServingEvent, None]:
+        async for event in _past(lane, self._play(call)):
             yield event
 
     async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:

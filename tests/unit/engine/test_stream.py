@@ -69,3 +69,47 @@ async def test_nothing_may_follow_the_end() -> None:
     stream.push(END)
     with pytest.raises(AssertionError, match="after the end"):
         stream.push(TokenProduced("a", 1))
+
+
+async def test_a_shortcut_gets_only_what_finds_the_reader_idle_and_the_queue_empty() -> None:
+    stream = EngineStream("a", pytest.fail)
+    short: list[object] = []
+    is_open = True
+
+    def shortcut(event: object) -> bool:
+        if is_open:
+            short.append(event)
+        return is_open
+
+    stream.shortcut = shortcut
+    stream.push(TokenProduced("a", 1))  # nobody reads yet
+    assert await anext(stream) == (TokenProduced("a", 1),)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(anext(stream))
+        await asyncio.sleep(0)
+        stream.push(TokenProduced("a", 2))
+        is_open = False
+        stream.push(TokenProduced("a", 3))
+        is_open = True
+        stream.push(TokenProduced("a", 4))  # 3 waits: nothing may overtake it
+    assert reading.result() == (TokenProduced("a", 3), TokenProduced("a", 4))
+    assert short == [TokenProduced("a", 2)]
+
+
+async def test_what_a_shortcut_raises_is_the_readers_trouble_alone() -> None:
+    stream = EngineStream("a", pytest.fail)
+
+    def shortcut(_: object) -> bool:
+        raise ValueError("broken")
+
+    stream.shortcut = shortcut
+
+    async def read() -> None:
+        with pytest.raises(ValueError, match="broken"):
+            await anext(stream)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(read())
+        await asyncio.sleep(0)
+        stream.push(TokenProduced("a", 1))
+        stream.push(END)

@@ -86,6 +86,7 @@ Script = Callable[[Request], list[tuple[Event, ...]]]
 class ScriptedStream:
     def __init__(self, request: Request, batches: list[tuple[Event, ...]], hangs: bool) -> None:
         self.request = request
+        self.shortcut: Callable[[Event], bool] | None = None
         self.is_aborted = False
         self._batches = batches
         self._hangs = hangs
