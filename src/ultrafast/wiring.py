@@ -20,8 +20,9 @@ from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.options import namespace
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import Settings
+from ultrafast.config.tier_policies import tier_policies
 from ultrafast.core.errors import ConfigError, UltrafastError
-from ultrafast.core.tiers import ServiceTier, TierPolicy
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.dashboard.calls import Objectives
 from ultrafast.dashboard.dashboard import Dashboard, Sources
 from ultrafast.dashboard.feed import Feed
@@ -150,29 +151,13 @@ def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> E
     _check_threads(settings.engine.num_threads)
     values = settings.engine.model_dump()
     values["kv_disk_path"] = str(Path(settings.engine.kv_disk_path or cache_dir() / "kv").expanduser())
-    options = EngineOptions(model_path=str(inputs.model.path), tiers=_tier_policies(settings), **values)
+    options = EngineOptions(model_path=str(inputs.model.path), tiers=tier_policies(settings.tiers), **values)
     policy = RecoveryPolicy(stall_after_s=settings.server.stall_after_s)
 
     def tell(progress: Loading) -> None:
         on_loading(progress.stage, progress.fraction)
 
     return EngineClient(options, on_loading=tell, policy=policy)
-
-
-def _tier_policies(settings: Settings) -> tuple[TierPolicy, ...]:
-    tiers = [getattr(settings.tiers, tier) for tier in ServiceTier]
-    return tuple(
-        TierPolicy(
-            ttft_s=tier.ttft_ms / 1000,
-            tpot_s=tier.tpot_ms / 1000,
-            min_share=tier.min_share,
-            max_num_waiting=tier.max_num_waiting,
-            max_waiting_tokens=tier.max_waiting_tokens,
-            queue_ttl_s=tier.queue_ttl_s,
-            is_downgradable=tier.is_downgradable,
-        )
-        for tier in tiers
-    )
 
 
 def _check_threads(num_threads: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -29,13 +29,19 @@ class TraceError(UltrafastError):
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One recorded request. `due_s` counts from the first one; `blocks` name shared pieces of the prompt, in order."""
+    """One recorded request.
+
+    Attributes:
+        due_s: counts from the first one.
+        blocks: names of shared pieces of the prompt, in order, of `num_block_tokens` each (the last one may be shorter).
+    """
 
     due_s: float
     num_prompt_tokens: int
     num_output_tokens: int
     tier: str | None = None
     blocks: tuple[int, ...] = ()
+    num_block_tokens: int = MOONCAKE_BLOCK_TOKENS
 
 
 class _MooncakeLine(msgspec.Struct):
@@ -71,14 +77,20 @@ def read_trace(path: Path) -> list[TraceEntry]:
 
 def scale(entries: Sequence[TraceEntry], speed: float) -> list[TraceEntry]:
     """The same trace `speed` times as fast."""
-    return [TraceEntry(e.due_s / speed, e.num_prompt_tokens, e.num_output_tokens, e.tier, e.blocks) for e in entries]
+    return [replace(entry, due_s=entry.due_s / speed) for entry in entries]
 
 
 def _from_zero(entries: list[TraceEntry]) -> list[TraceEntry]:
     entries.sort(key=lambda entry: entry.due_s)
     start_s = entries[0].due_s
     return [
-        TraceEntry(e.due_s - start_s, max(1, e.num_prompt_tokens), max(1, e.num_output_tokens), e.tier, e.blocks) for e in entries
+        replace(
+            entry,
+            due_s=entry.due_s - start_s,
+            num_prompt_tokens=max(1, entry.num_prompt_tokens),
+            num_output_tokens=max(1, entry.num_output_tokens),
+        )
+        for entry in entries
     ]
 
 

@@ -32,6 +32,7 @@ cli.places = {
     "gate": "ultrafast.cli.gate",
     "compare": "ultrafast.cli.compare",
     "cache": "ultrafast.cli.cache",
+    "simulate": "ultrafast.cli.simulate",
     "monitoring": "ultrafast.cli.monitoring",
 }
 for _command in (serve, chat, models, config, version):
