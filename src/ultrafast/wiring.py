@@ -16,6 +16,7 @@ from ultrafast.api.app import build_app
 from ultrafast.api.auth import ApiKeys, tenant_of
 from ultrafast.api.context import ExtraRoute
 from ultrafast.api.edge import Edge
+from ultrafast.api.engine_facts import EngineAdmin
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.options import namespace
 from ultrafast.config.recommended import with_recommendations
@@ -32,7 +33,7 @@ from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
 from ultrafast.engine.llama.machine import usable_cores
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.messages import Loading
-from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.engine.options import DEFAULT_STEP_TARGET_S, EngineFacts, EngineOptions
 from ultrafast.models.cache import cache_dir
 from ultrafast.models.resolve import ResolvedModel
 from ultrafast.observe.metrics import Metrics
@@ -107,7 +108,10 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         recorder,
         keys=ApiKeys(inputs.api_keys),
         lifecycle=lifecycle,
-        extra_routes=_dashboard_routes(dashboard, engine, lifecycle, needs_key=not settings.server.is_dashboard_open),
+        extra_routes=[
+            *_dashboard_routes(dashboard, engine, lifecycle, needs_key=not settings.server.is_dashboard_open),
+            _engine_route(inputs, engine),
+        ],
         lifespan=lambda: _lifespan(engine, service, start),
         cache=engine,
         tiers=settings.tiers,
@@ -187,6 +191,12 @@ def _dashboard_routes(dashboard: Dashboard, engine: EngineClient, lifecycle: Lif
         ExtraRoute("/dashboard/events", feed.events, needs_key),
         ExtraRoute("/dashboard/state", feed.state, needs_key),
     ]
+
+
+def _engine_route(inputs: Inputs, engine: EngineClient) -> ExtraRoute:
+    admin = EngineAdmin(lambda: engine.facts, inputs.model_id, inputs.settings.engine.step_target_s or DEFAULT_STEP_TARGET_S)
+    engine.add_listener(admin.on_report)
+    return ExtraRoute("/admin/engine", admin.show, needs_key=not inputs.settings.server.is_metrics_open)
 
 
 def _build_recorder(settings: Settings, engine: EngineClient, dashboard: Dashboard) -> Recorder:

@@ -14,14 +14,11 @@ from ultrafast.engine.llama.executor import LlamaExecutor
 from ultrafast.engine.llama.machine import available_memory_bytes
 from ultrafast.engine.llama.warmup import StepSample
 from ultrafast.engine.messages import Configure
-from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.engine.options import DEFAULT_STEP_TARGET_S, EngineFacts, EngineOptions
 from ultrafast.kv.digest import next_digest
 from ultrafast.kv.levels import LevelLimits
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
-
-DEFAULT_STEP_TARGET_S = 0.05
-"""A decode of others waits at most about this long for a prefill chunk: 20 tokens/s at worst is still faster than reading."""
 
 
 def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:

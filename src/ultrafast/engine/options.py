@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
 
+DEFAULT_STEP_TARGET_S = 0.05
+"""A decode of others waits at most about this long for a prefill chunk: 20 tokens/s at worst is still faster than reading."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:

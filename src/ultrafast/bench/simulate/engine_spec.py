@@ -15,11 +15,11 @@ import msgspec
 
 from ultrafast.core.errors import ConfigError
 from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
+from ultrafast.engine.options import DEFAULT_STEP_TARGET_S
 from ultrafast.sched.limits import SchedulerLimits
 
 DEFAULT_KV_TOKENS = 65_536
 DEFAULT_STEP_TOKENS = 512
-DEFAULT_STEP_TARGET_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)

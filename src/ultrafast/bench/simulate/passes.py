@@ -7,6 +7,7 @@ single cells and shows wrong content as wrong tokens; the two are compared in a 
 from __future__ import annotations
 
 import random
+from typing import Protocol
 
 from ultrafast.bench.simulate.engine_spec import StepCost
 from ultrafast.core.request import Request
@@ -14,6 +15,18 @@ from ultrafast.core.step import CopyPrefix, KvOp, SampledToken, StepPlan, StepRe
 
 OUTPUT_TOKEN = 0
 """What every draw is; no made-up prompt holds it."""
+
+
+class Passes(Protocol):
+    """What a replica asks of whatever stands in for the forward pass; the contract is that of `engine.executor.Executor`."""
+
+    def begin_request(self, request: Request, num_output_tokens: int) -> None:
+        """A request will say so many tokens."""
+        ...
+
+    def end_request(self, request_id: str) -> None: ...
+    def apply_kv(self, ops: tuple[KvOp, ...]) -> None: ...
+    def run(self, plan: StepPlan) -> StepResult: ...
 
 
 class SimulatedPasses:
@@ -35,7 +48,6 @@ class SimulatedPasses:
         self.num_computed_tokens = 0
 
     def begin_request(self, request: Request, num_output_tokens: int) -> None:
-        """A request will say so many tokens."""
         self._ends[request.request_id] = num_output_tokens
 
     def end_request(self, request_id: str) -> None:

@@ -10,17 +10,23 @@ from collections.abc import Callable
 
 from ultrafast.bench.simulate.engine_spec import EngineSpec
 from ultrafast.bench.simulate.load import SimRequest
-from ultrafast.bench.simulate.passes import SimulatedPasses
+from ultrafast.bench.simulate.passes import Passes, SimulatedPasses
 from ultrafast.core.events import Event, RequestFinished
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import StepPlan, StepResult, StepStatus
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.ledger import num_sequences
+from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
 
 _MAX_EMPTY_TURNS = 8
 _NUM_PROBES = 4
 _PROBE_TOKENS = 32
+
+
+def num_ids(limits: SchedulerLimits) -> int:
+    """How many sequence ids the passes of an engine with these limits must provide."""
+    return num_sequences(limits.max_num_running + limits.max_num_paused, limits.max_num_cached)
 
 
 class Replica:
@@ -30,6 +36,7 @@ class Replica:
         number: among the replicas; also part of the seed.
         on_events: gets the events of each turn, with their time.
         serve_as: the tier in which the scheduler sees every request; None = each in its own.
+        passes: stands in for the forward pass; a stricter one in tests.
 
     Attributes:
         busy_s: time spent in steps. num_steps: of them.
@@ -42,15 +49,16 @@ class Replica:
         number: int,
         spec: EngineSpec,
         on_events: Callable[[list[Event], float], None],
-        seed: int,
-        serve_as: ServiceTier | None,
+        *,
+        seed: int = 0,
+        serve_as: ServiceTier | None = None,
+        passes: Passes | None = None,
     ) -> None:
         self.spec = spec
         self.number = number
         limits = spec.limits
         self.scheduler = Scheduler(limits)
-        sequences = num_sequences(limits.max_num_running + limits.max_num_paused, limits.max_num_cached)
-        self.passes = SimulatedPasses(spec.cost, sequences, seed * 1009 + number)
+        self.passes: Passes = passes or SimulatedPasses(spec.cost, num_ids(limits), seed * 1009 + number)
         self.busy_s = 0.0
         self.num_steps = 0
         self.step_end_s = 0.0

@@ -89,7 +89,9 @@ def simulate(name: str, setup: Setup, requests: Iterable[SimRequest], watch: Wat
     limits = setup.engine.limits
     serve_as = None if setup.has_tiers else ServiceTier.DEFAULT
     tally = Tally(limits.tiers, serve_as)
-    replicas = [Replica(number, setup.engine, tally.add, setup.seed, serve_as) for number in range(setup.num_replicas)]
+    replicas = [
+        Replica(number, setup.engine, tally.add, seed=setup.seed, serve_as=serve_as) for number in range(setup.num_replicas)
+    ]
     fleet = Fleet(replicas, make_router(setup.routing), lambda request, _: tally.routed(request), watch)
     fleet.run(requests)
     assert not tally.num_open, f"{tally.num_open} requests have no end"
