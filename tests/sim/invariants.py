@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from ultrafast.bench.simulate.passes import SimulatedPasses
 from ultrafast.bench.simulate.replica import Replica
-from ultrafast.core.events import Event, RequestPreempted, RequestScheduled
 from ultrafast.core.request import RequestState
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.segment import Segment, SequenceKv
 
 
 class Invariants:
-    """Watches replicas. `watch` goes to the fleet; `heard` to whoever gets the events.
+    """Watches the replicas of a fleet.
 
     Attributes:
         num_checks, num_deep_checks: how many were made.
@@ -19,29 +18,17 @@ class Invariants:
 
     def __init__(self, deep_every: int) -> None:
         self._deep_every = deep_every
-        self._preempted: set[str] = set()
         self.num_checks = 0
         self.num_deep_checks = 0
 
     def watch(self, replica: Replica, now: float) -> None:
         self.num_checks += 1
         self._check(replica)
+        _check_order(replica, now)
         if self.num_checks % self._deep_every == 0:
             self.num_deep_checks += 1
             check_books(replica)
             _check_waits(replica, now)
-
-    def heard(self, replica: Replica, events: list[Event]) -> None:
-        """Inside a tier nobody who starts for the first time overtakes one who came earlier and still waits."""
-        for event in events:
-            if isinstance(event, RequestPreempted):
-                self._preempted.add(event.request_id)
-            elif isinstance(event, RequestScheduled) and event.request_id not in self._preempted:
-                state = replica.scheduler._state
-                live = state.live.get(event.request_id)
-                head = state.waiting.head_of(live.rank) if live is not None else None
-                if live is not None and head is not None and head.state is RequestState.WAITING:
-                    assert (head.request.arrival_s, head.order) >= (live.request.arrival_s, live.order), "overtaken"
 
     def _check(self, replica: Replica) -> None:
         scheduler, limits = replica.scheduler, replica.spec.limits
@@ -57,6 +44,17 @@ class Invariants:
         assert state.ledger.num_leaves <= limits.max_num_cached, "too many leaves"
         plan = replica.current_plan
         assert plan is None or 0 < plan.num_tokens <= limits.max_step_tokens, "a plan beyond its bounds"
+
+
+def _check_order(replica: Replica, now: float) -> None:
+    """Inside a tier nobody who starts for the first time overtakes one who came earlier and still waits."""
+    state = replica.scheduler._state
+    for live in reversed(state.running):
+        if live.scheduled_s != now:
+            continue
+        head = state.waiting.head_of(live.rank)
+        if head is not None and head.state is RequestState.WAITING:
+            assert (head.request.arrival_s, head.order) >= (live.request.arrival_s, live.order), "overtaken"
 
 
 def check_books(replica: Replica) -> None:

@@ -210,12 +210,13 @@ class Scheduler:
         for item in plan.work:
             live = state.live.get(item.request_id)
             if live is not None:
-                is_decode = item.samples and len(item.tokens) == 1
-                costs_s[live.rank] += output_s if is_decode else token_s * len(item.tokens)
-        wanting = {live.rank for live in state.holders}
-        wanting |= {rank for rank in range(len(costs_s)) if state.waiting.num_of(rank)}
-        state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
+                num_tokens = len(item.tokens)
+                costs_s[live.rank] += output_s if num_tokens == 1 and item.samples else token_s * num_tokens
+        wanting = {live.rank for live in state.running}
+        wanting.update(live.rank for live in state.paused)
         waiting = [state.waiting.num_of(rank) for rank in range(len(costs_s))]
+        wanting.update(rank for rank, num_waiting in enumerate(waiting) if num_waiting)
+        state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
         state.drain.step_finished(result.duration_s, state.num_started, waiting)
         state.num_started = [0] * len(costs_s)
         state.last_step_s = result.duration_s
