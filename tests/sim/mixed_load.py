@@ -40,5 +40,5 @@ def mixed_load(num_requests: int, rate_per_s: float, seed: int, *, too_long: int
             num_prompt += BLOCK_TOKENS * len(blocks)
         if rng.random() < 0.001:
             num_prompt = too_long
-        cancel_after_s = rng.expovariate(0.5) if rng.random() < 0.03 else None
+        cancel_after_s = rng.expovariate(5.0) if rng.random() < 0.03 else None
         yield SimRequest(index, due_s, tier, num_prompt, num_output, blocks, BLOCK_TOKENS, cancel_after_s)
