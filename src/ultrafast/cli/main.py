@@ -33,6 +33,7 @@ cli.places = {
     "compare": "ultrafast.cli.compare",
     "cache": "ultrafast.cli.cache",
     "simulate": "ultrafast.cli.simulate",
+    "warmup": "ultrafast.cli.warmup",
     "monitoring": "ultrafast.cli.monitoring",
 }
 for _command in (serve, chat, models, config, version):

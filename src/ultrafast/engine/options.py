@@ -39,6 +39,7 @@ class EngineOptions:
         kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
         tiers: what each service tier promises, by rank.
         speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
+        warmup_plan: file that says which shapes to warm and which prefixes to read from disk at the start; None = all shapes.
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -63,6 +64,7 @@ class EngineOptions:
     kv_disk_path: str | None = None
     kv_ttl_s: float = 86_400.0
     speculation: str = "auto"
+    warmup_plan: str | None = None
     libllama_path: str | None = None
     max_num_paused: int = 0
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES

@@ -138,6 +138,14 @@ class Scheduler:
         levels.adopt(found, now)
         self._state.emit(levels.stats())
 
+    def warm(self, digests: Sequence[bytes], now: float) -> int:
+        """Have runs read from disk into host memory before anybody asks for them; before the first request.
+
+        Each run comes after its predecessors. What host memory has no room for stays on disk. Returns the tokens being read.
+        """
+        levels = self._state.ledger.levels
+        return levels.restore(digests, now) if levels is not None else 0
+
     def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]:
         """Forget all KV that no request needs at this moment."""
         self._state.ledger.clear(now, with_disk=with_disk)
