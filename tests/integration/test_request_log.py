@@ -1,4 +1,4 @@
-"""A server writes its request log; the log becomes a trace and a warm-up plan; the next server starts with the prefix in memory."""
+"""A server logs its requests; the log becomes a trace and a warm-up plan; the next server starts with the prefix in memory."""
 
 import json
 

@@ -14,7 +14,7 @@ def test_each_whole_run_has_a_name_and_the_rest_has_none():
 
 
 def test_a_name_stands_for_everything_before_it():
-    b = A[:RUN_TOKENS] + [9] + A[RUN_TOKENS + 1 :]
+    b = [*A[:RUN_TOKENS], 9, *A[RUN_TOKENS + 1 :]]
     assert NAMES.of(A)[0] == NAMES.of(b)[0]
     assert not set(NAMES.of(A)[1:]) & set(NAMES.of(b)[1:])
 
