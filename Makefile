@@ -16,7 +16,7 @@ CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 MODEL := smollm2-135m-instruct
 ARGS ?=
 
-.PHONY: help install install-dev model serve test check format bench lock clean
+.PHONY: help install install-dev model serve test sim check format bench lock clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -71,6 +71,9 @@ check: install-dev ## format, lint, types, import contracts; prints the longest 
 format: install-dev ## rewrite the code as `check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+sim: install-dev ## 1,000,000 simulated requests through the scheduler, invariants checked (ARGS go to it)
+	$(BIN)/python -m tests.sim.long_run $(ARGS)
 
 bench: install-dev model ## run benchmarks/run.py (ARGS go to it)
 	@if [ -f benchmarks/run.py ]; then exec $(BIN)/python benchmarks/run.py $(ARGS); \

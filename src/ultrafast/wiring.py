@@ -16,12 +16,14 @@ from ultrafast.api.app import build_app
 from ultrafast.api.auth import ApiKeys, tenant_of
 from ultrafast.api.context import ExtraRoute
 from ultrafast.api.edge import Edge
+from ultrafast.api.engine_facts import EngineAdmin
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.options import namespace
 from ultrafast.config.recommended import with_recommendations
-from ultrafast.config.settings import Settings
+from ultrafast.config.settings import RequestLogSettings, Settings
+from ultrafast.config.tier_policies import tier_policies
 from ultrafast.core.errors import ConfigError, UltrafastError
-from ultrafast.core.tiers import ServiceTier, TierPolicy
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.dashboard.calls import Objectives
 from ultrafast.dashboard.dashboard import Dashboard, Sources
 from ultrafast.dashboard.feed import Feed
@@ -31,11 +33,16 @@ from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
 from ultrafast.engine.llama.machine import usable_cores
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.messages import Loading
-from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.engine.options import DEFAULT_STEP_TARGET_S, EngineFacts, EngineOptions
+from ultrafast.engine.warmup_plan import read_warmup_plan
+from ultrafast.kv.names import PrefixNames
 from ultrafast.models.cache import cache_dir
 from ultrafast.models.resolve import ResolvedModel
 from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import Recorder
+from ultrafast.observe.request_log.files import LogFiles
+from ultrafast.observe.request_log.key import key_path, make_key
+from ultrafast.observe.request_log.writer import RequestLog
 from ultrafast.serving.content_log import ContentLoggingService
 from ultrafast.serving.pinned import compute_pinned
 from ultrafast.serving.sampling import SamplingDefaults
@@ -89,6 +96,7 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
     )
     dashboard = _build_dashboard(inputs, engine)
     recorder = _build_recorder(settings, engine, dashboard)
+    request_log = _open_request_log(settings.request_log, engine, recorder.metrics)
     lifecycle = Lifecycle()
 
     def on_ready(facts: EngineFacts) -> None:
@@ -106,8 +114,11 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         recorder,
         keys=ApiKeys(inputs.api_keys),
         lifecycle=lifecycle,
-        extra_routes=_dashboard_routes(dashboard, engine, lifecycle, needs_key=not settings.server.is_dashboard_open),
-        lifespan=lambda: _lifespan(engine, service, start),
+        extra_routes=[
+            *_dashboard_routes(dashboard, engine, lifecycle, needs_key=not settings.server.is_dashboard_open),
+            _engine_route(inputs, engine),
+        ],
+        lifespan=lambda: _lifespan(engine, service, start, request_log),
         cache=engine,
         tiers=settings.tiers,
     )
@@ -115,12 +126,15 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
 
 @contextlib.asynccontextmanager
 async def _lifespan(
-    engine: EngineClient, service: Service, start: Callable[[], Coroutine[None, None, None]]
+    engine: EngineClient,
+    service: Service,
+    start: Callable[[], Coroutine[None, None, None]],
+    request_log: RequestLog | None,
 ) -> AsyncIterator[None]:
     """Loads while requests are answered already (live 200, ready 503); a start that fails ends the body with its error.
 
     enter --> [ engine loads -> on_ready ]   in the background
-    exit  --> a start that still goes on is given up -> engine child ends -> worker threads end
+    exit  --> a start that still goes on is given up -> engine child ends -> worker threads end -> the request log is written
     """
     failure: BaseException | None = None
     try:
@@ -133,6 +147,8 @@ async def _lifespan(
     finally:
         await engine.close()
         service.close()
+        if request_log is not None:
+            await asyncio.to_thread(request_log.close)
     if failure is not None:
         raise failure
 
@@ -150,29 +166,16 @@ def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> E
     _check_threads(settings.engine.num_threads)
     values = settings.engine.model_dump()
     values["kv_disk_path"] = str(Path(settings.engine.kv_disk_path or cache_dir() / "kv").expanduser())
-    options = EngineOptions(model_path=str(inputs.model.path), tiers=_tier_policies(settings), **values)
+    if settings.engine.warmup_plan is not None:
+        read_warmup_plan(Path(settings.engine.warmup_plan).expanduser())  # what is wrong with it is said before anything starts
+        values["warmup_plan"] = str(Path(settings.engine.warmup_plan).expanduser())
+    options = EngineOptions(model_path=str(inputs.model.path), tiers=tier_policies(settings.tiers), **values)
     policy = RecoveryPolicy(stall_after_s=settings.server.stall_after_s)
 
     def tell(progress: Loading) -> None:
         on_loading(progress.stage, progress.fraction)
 
     return EngineClient(options, on_loading=tell, policy=policy)
-
-
-def _tier_policies(settings: Settings) -> tuple[TierPolicy, ...]:
-    tiers = [getattr(settings.tiers, tier) for tier in ServiceTier]
-    return tuple(
-        TierPolicy(
-            ttft_s=tier.ttft_ms / 1000,
-            tpot_s=tier.tpot_ms / 1000,
-            min_share=tier.min_share,
-            max_num_waiting=tier.max_num_waiting,
-            max_waiting_tokens=tier.max_waiting_tokens,
-            queue_ttl_s=tier.queue_ttl_s,
-            is_downgradable=tier.is_downgradable,
-        )
-        for tier in tiers
-    )
 
 
 def _check_threads(num_threads: int) -> None:
@@ -202,6 +205,28 @@ def _dashboard_routes(dashboard: Dashboard, engine: EngineClient, lifecycle: Lif
         ExtraRoute("/dashboard/events", feed.events, needs_key),
         ExtraRoute("/dashboard/state", feed.state, needs_key),
     ]
+
+
+def _engine_route(inputs: Inputs, engine: EngineClient) -> ExtraRoute:
+    admin = EngineAdmin(lambda: engine.facts, inputs.model_id, inputs.settings.engine.step_target_s or DEFAULT_STEP_TARGET_S)
+    engine.add_listener(admin.on_report)
+    return ExtraRoute("/admin/engine", admin.show, needs_key=not inputs.settings.server.is_metrics_open)
+
+
+def _open_request_log(settings: RequestLogSettings, engine: EngineClient, metrics: Metrics) -> RequestLog | None:
+    if settings.path is None:
+        return None
+    path = Path(settings.path).expanduser()
+    names = PrefixNames(make_key(key_path(path)))
+    written, lost = (metrics.request_log_lines.labels(outcome) for outcome in ("written", "lost"))
+    log = RequestLog(
+        LogFiles(path, settings.max_bytes, settings.num_files),
+        names,
+        lambda is_written, num_lines: (written if is_written else lost).inc(num_lines),
+    )
+    engine.add_request_listener(log.submitted)
+    engine.add_listener(log.on_report)
+    return log
 
 
 def _build_recorder(settings: Settings, engine: EngineClient, dashboard: Dashboard) -> Recorder:

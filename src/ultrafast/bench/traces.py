@@ -1,15 +1,16 @@
-"""Recorded traffic to replay: when, how long, what is shared. Reads three formats and tells them apart by their first line.
+"""Recorded traffic to replay: when, how long, what is shared. Reads four formats and tells them apart by their first line.
 
 - Azure LLM inference traces (CSV): TIMESTAMP,ContextTokens,GeneratedTokens
 - Mooncake (JSON Lines): timestamp in milliseconds, input_length, output_length, hash_ids of blocks of 512 tokens
+- our server's request log (JSON Lines): times, lengths, tiers, and names of shared beginnings
 - our own: a result of `ultrafast bench` (JSON Lines), replayed with its real lengths, tiers and sessions as single requests
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import msgspec
 
 from ultrafast.bench.record_files import ResultFileError, read_run
 from ultrafast.core.errors import UltrafastError
+from ultrafast.observe.request_log.reader import RequestLogError, is_request_log, read_head, read_records
+from ultrafast.observe.request_log.record import LogRecord
 
 MOONCAKE_BLOCK_TOKENS = 512
 
@@ -29,13 +32,19 @@ class TraceError(UltrafastError):
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One recorded request. `due_s` counts from the first one; `blocks` name shared pieces of the prompt, in order."""
+    """One recorded request.
+
+    Attributes:
+        due_s: counts from the first one.
+        blocks: names of shared pieces of the prompt, in order, of `num_block_tokens` each (the last one may be shorter).
+    """
 
     due_s: float
     num_prompt_tokens: int
     num_output_tokens: int
     tier: str | None = None
     blocks: tuple[int, ...] = ()
+    num_block_tokens: int = MOONCAKE_BLOCK_TOKENS
 
 
 class _MooncakeLine(msgspec.Struct):
@@ -56,7 +65,9 @@ def read_trace(path: Path) -> list[TraceEntry]:
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path} cannot be read: {error}.") from error
     first = text.partition("\n")[0]
-    if '"type":"run"' in first:
+    if is_request_log(first):
+        entries = _read_request_log(path)
+    elif '"type":"run"' in first:
         entries = _read_own(path)
     elif first.lstrip().startswith("{"):
         entries = _read_mooncake(path, text)
@@ -71,14 +82,20 @@ def read_trace(path: Path) -> list[TraceEntry]:
 
 def scale(entries: Sequence[TraceEntry], speed: float) -> list[TraceEntry]:
     """The same trace `speed` times as fast."""
-    return [TraceEntry(e.due_s / speed, e.num_prompt_tokens, e.num_output_tokens, e.tier, e.blocks) for e in entries]
+    return [replace(entry, due_s=entry.due_s / speed) for entry in entries]
 
 
 def _from_zero(entries: list[TraceEntry]) -> list[TraceEntry]:
     entries.sort(key=lambda entry: entry.due_s)
     start_s = entries[0].due_s
     return [
-        TraceEntry(e.due_s - start_s, max(1, e.num_prompt_tokens), max(1, e.num_output_tokens), e.tier, e.blocks) for e in entries
+        replace(
+            entry,
+            due_s=entry.due_s - start_s,
+            num_prompt_tokens=max(1, entry.num_prompt_tokens),
+            num_output_tokens=max(1, entry.num_output_tokens),
+        )
+        for entry in entries
     ]
 
 
@@ -96,6 +113,33 @@ def _read_own(path: Path) -> list[TraceEntry]:
         )
         for request in run.requests
     ]
+
+
+def _read_request_log(path: Path) -> list[TraceEntry]:
+    """Refused requests are traffic, too; nobody knows what they would have said: as much as the others, at P50."""
+    records = list(_checked(path))
+    lengths = sorted(record.output_tokens for record in records if record.output_tokens)
+    typical = lengths[len(lengths) // 2] if lengths else 1
+    blocks: dict[tuple[str, str], int] = {}
+    num_block_tokens = read_head(path).block_tokens
+    return [
+        TraceEntry(
+            record.arrival,
+            record.prompt_tokens,
+            record.output_tokens or typical,
+            record.tier,
+            tuple(blocks.setdefault((record.space, name), len(blocks)) for name in record.prefix),
+            num_block_tokens,
+        )
+        for record in records
+    ]
+
+
+def _checked(path: Path) -> Iterator[LogRecord]:
+    try:
+        yield from read_records(path)
+    except RequestLogError as error:
+        raise TraceError(error.message, hint=error.hint) from error
 
 
 def _read_mooncake(path: Path, text: str) -> list[TraceEntry]:
@@ -138,4 +182,6 @@ def _azure_seconds(stamp: str) -> float:
 
 
 def _bad(path: Path, line: int, reason: str) -> TraceError:
-    return TraceError(f"{path}, line {line}: {reason}.", hint="Azure CSV, Mooncake JSONL or a result of `ultrafast bench`.")
+    return TraceError(
+        f"{path}, line {line}: {reason}.", hint="Azure CSV, Mooncake JSONL, a result of `ultrafast bench` or a request log."
+    )

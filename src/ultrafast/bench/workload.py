@@ -17,7 +17,7 @@ from ultrafast.bench.arrivals import open_loop
 from ultrafast.bench.lengths import parse_lengths
 from ultrafast.bench.prompt_files import FilePrompt
 from ultrafast.bench.tier_mix import assign_tiers
-from ultrafast.bench.traces import MOONCAKE_BLOCK_TOKENS, TraceEntry
+from ultrafast.bench.traces import TraceEntry
 from ultrafast.bench.words import NONCE_WORDS, Calibration, random_text
 
 SHAPES = {
@@ -193,7 +193,7 @@ def _trace_text(entry: TraceEntry, calibration: Calibration, spec: WorkloadSpec,
     num_words = calibration.num_words(entry.num_prompt_tokens)
     if not entry.blocks:
         return random_text(num_words, spec.words_seed, _TEXT_KEY, index)
-    block_words = max(1, round(MOONCAKE_BLOCK_TOKENS / calibration.tokens_per_word))
+    block_words = max(1, round(entry.num_block_tokens / calibration.tokens_per_word))
     words = " ".join(random_text(block_words, spec.words_seed, _SHARED_KEY, block) for block in entry.blocks).split(" ")
     padding = random_text(max(1, num_words - len(words)), spec.words_seed, _TEXT_KEY, index).split(" ")
     return " ".join([*words, *padding][:num_words])

@@ -32,6 +32,8 @@ cli.places = {
     "gate": "ultrafast.cli.gate",
     "compare": "ultrafast.cli.compare",
     "cache": "ultrafast.cli.cache",
+    "simulate": "ultrafast.cli.simulate",
+    "warmup": "ultrafast.cli.warmup",
     "monitoring": "ultrafast.cli.monitoring",
 }
 for _command in (serve, chat, models, config, version):

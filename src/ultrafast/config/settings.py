@@ -147,6 +147,11 @@ class EngineSettings(Section):
         default="auto",
         description="Guess tokens that repeat earlier text and check several per step, where that is measured to pay.",
     )
+    warmup_plan: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File of `ultrafast warmup --from-log`: shapes to warm and prefixes to read from disk at the start.",
+    )
     libllama_path: str | None = Field(
         default=None,
         description="Another libllama of the same build; unset: `ULTRAFAST_LIBLLAMA`, if that is set.",
@@ -243,6 +248,16 @@ class TiersSettings(Section):
     flex: FlexTargets = Field(default_factory=FlexTargets)
 
 
+class RequestLogSettings(Section):
+    """A log of requests for `ultrafast bench`, `simulate` and `warmup`: lengths, tiers and times, never a word of a text."""
+
+    path: str | None = Field(default=None, min_length=1, description="File to write it to; unset: no log.")
+    max_bytes: int = Field(
+        default=64 * 1024 * 1024, ge=4096, description="Size at which the file is set aside as `.1` and a new one begun."
+    )
+    num_files: int = Field(default=4, ge=0, le=1000, description="Files kept beside the newest; older ones are deleted.")
+
+
 class LoggingSettings(Section):
     """Logs go to stderr."""
 
@@ -274,6 +289,7 @@ class Settings(BaseSettings):
     sampling: SamplingSettings = Field(default_factory=SamplingSettings)
     tiers: TiersSettings = Field(default_factory=TiersSettings)
     logging: LoggingSettings = Field(default_factory=LoggingSettings)
+    request_log: RequestLogSettings = Field(default_factory=RequestLogSettings)
 
     @classmethod
     def settings_customise_sources(

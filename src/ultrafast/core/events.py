@@ -111,6 +111,8 @@ class StepFinished:
 
     `num_tokens` includes `num_drafted_tokens`, of which `num_accepted_tokens` were right. `speculation_gain` is measured over
     the steps with drafts lately: their tokens per second over those of steps without; 0 = not measured yet.
+
+    `cost_s`: what the scheduler believes that a step costs, seconds: fixed, per output, per prefill token; zeros before it knows.
     """
 
     step: int
@@ -131,6 +133,7 @@ class StepFinished:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     speculation_gain: float = 0.0
+    cost_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.host import Parts, Progress
 from ultrafast.engine.kvstore.model_key import model_key
 from ultrafast.engine.kvstore.setup import open_levels
+from ultrafast.engine.kvstore.wanted import restore_prefixes
 from ultrafast.engine.llama.executor import LlamaExecutor
 from ultrafast.engine.llama.machine import available_memory_bytes
 from ultrafast.engine.llama.warmup import StepSample
 from ultrafast.engine.messages import Configure
-from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.engine.options import DEFAULT_STEP_TARGET_S, EngineFacts, EngineOptions
+from ultrafast.engine.warmup_plan import read_warmup_plan
 from ultrafast.kv.digest import next_digest
 from ultrafast.kv.levels import LevelLimits
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
-
-DEFAULT_STEP_TARGET_S = 0.05
-"""A decode of others waits at most about this long for a prefill chunk: 20 tokens/s at worst is still faster than reading."""
 
 
 def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     """Load the model and warm it up. Raises what `LlamaExecutor.load` raises."""
     executor = LlamaExecutor.load(configure.options, on_progress)
     # A replacement's weights are in the page cache, and clients wait: it starts cold and learns on the way.
-    samples = [] if configure.is_replacement else executor.warm_up(on_progress)
+    plan = read_warmup_plan(Path(configure.options.warmup_plan)) if configure.options.warmup_plan else None
+    samples = [] if configure.is_replacement else executor.warm_up(on_progress, plan)
     key = model_key(configure.options, executor.facts)
     return _put_together(executor, executor.facts, configure.options, key, samples)
 
@@ -54,7 +55,10 @@ def _put_together(
         if not sample.num_prefill_tokens:
             scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
     if levels.disk is not None:
-        scheduler.adopt(levels.disk.scan(), time.monotonic())
+        found = levels.disk.scan()
+        scheduler.adopt(found, time.monotonic())
+        if options.warmup_plan is not None:
+            restore_prefixes(scheduler, found, Path(options.warmup_plan), time.monotonic())
     return Parts(executor, scheduler, facts, levels.disk)
 
 

@@ -53,6 +53,7 @@ class EngineClient:
         self._clock = clock
         self._on_loading = on_loading
         self._listeners: list[Callable[[StepReport], None]] = []
+        self._request_listeners: list[Callable[[Request], None]] = []
         self._restart_listeners: list[Callable[[EngineRestarted], None]] = []
         self._ledger = Ledger(clock, policy.max_request_crashes)
         self._supervisor = Supervisor(options, self, command=command, policy=policy, clock=clock)
@@ -143,6 +144,8 @@ class EngineClient:
             raise OverloadedError("the engine does not take new requests at the moment")
         stream = EngineStream(request.request_id, self._abort)
         self._ledger.add(request, stream)
+        for listener in self._request_listeners:
+            listener(request)
         self._send_unsent()
         return stream
 
@@ -206,6 +209,10 @@ class EngineClient:
     def add_listener(self, listener: Callable[[StepReport], None]) -> None:
         """Show every report to an observer, after the streams got it. It must be quick and must not raise."""
         self._listeners.append(listener)
+
+    def add_request_listener(self, listener: Callable[[Request], None]) -> None:
+        """Show every request to an observer when it is submitted. It must be quick and must not raise."""
+        self._request_listeners.append(listener)
 
     def add_restart_listener(self, listener: Callable[[EngineRestarted], None]) -> None:
         """Tell an observer of every lost child. It must be quick and must not raise."""

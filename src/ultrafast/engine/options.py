@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
 
+DEFAULT_STEP_TARGET_S = 0.05
+"""A decode of others waits at most about this long for a prefill chunk: 20 tokens/s at worst is still faster than reading."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
@@ -37,6 +40,7 @@ class EngineOptions:
         kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
         tiers: what each service tier promises, by rank.
         speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
+        warmup_plan: file that says which shapes to warm and which prefixes to read from disk at the start; None = all shapes.
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -61,6 +65,7 @@ class EngineOptions:
     kv_disk_path: str | None = None
     kv_ttl_s: float = 86_400.0
     speculation: str = "auto"
+    warmup_plan: str | None = None
     libllama_path: str | None = None
     max_num_paused: int = 0
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES

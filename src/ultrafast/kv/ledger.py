@@ -9,6 +9,7 @@ empties it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ultrafast.core.step import CopyPrefix, KvOp, TrimSequence
@@ -158,7 +159,7 @@ class KvLedger:
             self._ops.append(CopyPrefix(request_id, match.source.seq_id, sequence.seq_id, match.num_tokens))
         return sequence
 
-    def extend(self, sequence: SequenceKv, tokens: list[int]) -> None:
+    def extend(self, sequence: SequenceKv, tokens: Sequence[int]) -> None:
         """Record computed tokens."""
         self._tree.extend(sequence, tokens)
         assert self._tree.num_used <= self.capacity_tokens, "more cells in use than the pool has"

@@ -200,6 +200,18 @@ class KvLevels:
         self._emit(ReadRun(run.run_id, run.parent, run.digest, run.start, run.tokens, run.num_bytes))
         return True
 
+    def restore(self, digests: Iterable[bytes], now: float) -> int:
+        """Fetch these runs in order, until host memory is full; returns their tokens."""
+        num_tokens = 0
+        for digest in digests:
+            run = self.index.with_digest(digest)
+            if run is None:
+                continue
+            if self.host.budget.num_free < run.num_bytes or not self.fetch(Part(run, run.start, run.end), now):
+                break  # nothing is evicted for a guess
+            num_tokens += len(run.tokens)
+        return num_tokens
+
     def moved(self, results: Iterable[KvMoved], now: float) -> None:
         """Book what came of transfers."""
         for result in results:

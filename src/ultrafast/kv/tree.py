@@ -13,11 +13,14 @@ The tree does not know sequence ids' meaning, requests or the engine; `kv.ledger
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ultrafast.kv.prefix import common_prefix
 from ultrafast.kv.segment import Segment, SequenceKv
+
+_order = attrgetter("order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,10 @@ class PrefixTree:
             end = segment.start + num_equal
             if end < best[0]:
                 continue
-            for holder in segment.holders:
-                if (end, -holder.order) > best and (not is_whole or holder.length == end):
-                    best, found = (end, -holder.order), Match(end, segment, holder)
+            holders = [holder for holder in segment.holders if holder.length == end] if is_whole else segment.holders
+            oldest = min(holders, key=_order, default=None)
+            if oldest is not None and (end, -oldest.order) > best:
+                best, found = (end, -oldest.order), Match(end, segment, oldest)
         return found if best[0] else None
 
     def share(self, sequence: SequenceKv, match: Match) -> None:
@@ -79,7 +83,7 @@ class PrefixTree:
         for node in sequence.path()[:-1]:
             self._hold(node, sequence)
 
-    def extend(self, sequence: SequenceKv, tokens: list[int]) -> None:
+    def extend(self, sequence: SequenceKv, tokens: Sequence[int]) -> None:
         """Append computed tokens. O(len(tokens)) when the sequence owns its tail alone, which is the rule while it decodes."""
         tail = sequence.tail
         if tail is sequence.root or len(tail.holders) > 1:

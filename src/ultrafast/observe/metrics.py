@@ -115,6 +115,9 @@ class Metrics:
         self.drops = self._counter("drops", "Sequences that were refused before they got a place, by why.", ["tier", "reason"])
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished sequences.", ["tier"])
         self.output_tokens = self._counter("output_tokens", "Output tokens that were delivered.", ["tier"])
+        self.request_log_lines = self._counter(
+            "request_log_lines", "Lines of the request log; `lost`: the disk did not take them.", ["outcome"]
+        )
         self.http_responses = self._counter(
             "http_responses", "HTTP answers by route and class; `aborted`: the client left first.", ["route", "status_class"]
         )

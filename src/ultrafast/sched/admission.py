@@ -23,9 +23,20 @@ def reserve(live: LiveRequest, limits: SchedulerLimits) -> int:
     return max(0, min(rest, limits.reserve_tokens))
 
 
+def promised_to(live: LiveRequest, limits: SchedulerLimits) -> int:
+    """Cells that a request which holds a sequence will need before it needs more."""
+    num_tokens = len(live.tokens)  # `reserve` spelled out: this is asked of everybody who runs
+    rest = min(
+        live.request.params.max_tokens - num_tokens + live.num_prompt,
+        limits.max_request_tokens - num_tokens,
+        limits.reserve_tokens,
+    )
+    return num_tokens - live.num_computed + max(0, rest)
+
+
 def num_promised(running: Iterable[LiveRequest], limits: SchedulerLimits) -> int:
     """Cells that the running requests will need before they need more."""
-    return sum(live.num_remaining + reserve(live, limits) for live in running)
+    return sum(promised_to(live, limits) for live in running)
 
 
 def num_needed(live: LiveRequest, num_matched: int, limits: SchedulerLimits) -> int:

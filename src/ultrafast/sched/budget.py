@@ -17,6 +17,7 @@ Prefill chunks are sized to the step's target time too, so that a step stays sho
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 
 from ultrafast.sched.chunks import ALONE_STRETCH, FALLBACK_CHUNK_TOKENS, IDLE_STRETCH, MIN_CHUNK_TOKENS
@@ -60,10 +61,7 @@ class StepBudget:
         """How many more decodes fit; all of them while nothing more urgent is in the step."""
         if not self.is_limited:
             return num_wanted
-        count = 0
-        while count < num_wanted and self._predict_s(count + 1, 0) <= self._limit_s:
-            count += 1
-        return count
+        return bisect_right(range(1, num_wanted + 1), self._limit_s, key=lambda count: self._predict_s(count, 0))
 
     def num_prefill_tokens_fitting(self, num_kept: int) -> int:
         """Prefill tokens for the next rank.

@@ -43,7 +43,9 @@ def divide(budget: int, prefills: list[LiveRequest]) -> list[Chunk]:
     """
     if budget <= 0 or not prefills:
         return []
-    ordered = sorted(prefills, key=lambda live: (live.num_remaining, live.order))
+    if len(prefills) == 1:
+        return [Chunk(prefills[0], min(budget, prefills[0].num_remaining))]
+    ordered = sorted(prefills, key=lambda live: (len(live.tokens) - live.num_computed, live.order))
     first_due = min(ordered, key=lambda live: (live.deadline_s, live.order))
     promised = min(first_due.num_remaining, max(1, budget // FIRST_DUE_SHARE))
     chosen = [live for live in ordered if live is not first_due][: MAX_PREFILLS_PER_STEP - 1]

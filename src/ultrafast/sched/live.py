@@ -28,7 +28,8 @@ class LiveRequest:
         tier: the tier that serves; another than the request's own when `downgrade_reason` says why.
         ttft_s, tpot_s: its objectives, seconds: its own or its tier's.
         last_run_s: when it last was in a step (or got its place), seconds. last_token_s: when its newest token was drawn.
-        followers_rank: urgency of the most urgent request that waits for its prefix, which it inherits; None = nobody does.
+        rank: of its tier; 0 is the most urgent.
+        urgency: its rank, or that of a more urgent request which waits for the prefix it computes (no priority inversion).
         blocked_version: the ledger's version at which it was refused a start: while that stands, nothing has been freed and
             asking again (which costs a match of the whole prompt) is in vain. -1 = ask.
         num_cached_first: prompt tokens skipped at its first scheduling; None before.
@@ -38,11 +39,11 @@ class LiveRequest:
     """
 
     __slots__ = (
+        "arrival_s",
         "blocked_version",
         "can_reuse",
         "downgrade_reason",
         "first_token_s",
-        "followers_rank",
         "last_run_s",
         "last_token_s",
         "num_cached_first",
@@ -51,8 +52,11 @@ class LiveRequest:
         "num_host_tokens",
         "num_pauses",
         "num_preemptions",
+        "num_prompt",
         "order",
+        "rank",
         "request",
+        "request_id",
         "scheduled_s",
         "sequence",
         "speculation",
@@ -62,10 +66,14 @@ class LiveRequest:
         "total_computed",
         "tpot_s",
         "ttft_s",
+        "urgency",
     )
 
     def __init__(self, request: Request, order: int, policy: TierPolicy | None = None) -> None:
         self.request = request
+        self.request_id = request.request_id
+        self.arrival_s = request.arrival_s
+        self.num_prompt = request.num_prompt_tokens
         self.downgrade_reason: DropReason | None = None
         self.serve_in(request.tier, policy or DEFAULT_POLICIES[request.tier.rank])
         self.last_run_s = request.arrival_s
@@ -77,7 +85,6 @@ class LiveRequest:
         self.num_computed = 0
         self.sequence: SequenceKv | None = None
         self.can_reuse = request.use_cache
-        self.followers_rank: int | None = None
         self.blocked_version = -1
         self.scheduled_s: float | None = None
         self.first_token_s: float | None = None
@@ -92,31 +99,22 @@ class LiveRequest:
         """Set the tier that serves, and with it the objectives that the request does not bring itself. Before it is queued."""
         slo = self.request.slo
         self.tier = tier
+        self.rank = self.urgency = tier.rank
         self.ttft_s = policy.ttft_s if slo.ttft_s is None else slo.ttft_s
         self.tpot_s = policy.tpot_s if slo.tpot_s is None else slo.tpot_s
 
-    @property
-    def request_id(self) -> str:
-        return self.request.request_id
-
-    @property
-    def rank(self) -> int:
-        """Urgency of its tier; 0 is the most urgent."""
-        return self.tier.rank
-
-    @property
-    def urgency(self) -> int:
-        """Its rank, or that of a more urgent request which waits for the prefix it computes (no priority inversion)."""
-        return self.rank if self.followers_rank is None else min(self.rank, self.followers_rank)
+    def follow(self, rank: int | None) -> None:
+        """Requests of this rank, the most urgent of them, wait for its prefix; None = nobody does."""
+        self.urgency = self.rank if rank is None else min(self.rank, rank)
 
     @property
     def deadline_s(self) -> float:
         """When its first token is due, seconds."""
-        return self.request.arrival_s + self.ttft_s
+        return self.arrival_s + self.ttft_s
 
     @property
     def num_output(self) -> int:
-        return len(self.tokens) - self.request.num_prompt_tokens
+        return len(self.tokens) - self.num_prompt
 
     @property
     def num_remaining(self) -> int:
@@ -125,7 +123,7 @@ class LiveRequest:
 
     @property
     def is_decoding(self) -> bool:
-        return self.num_remaining == 1
+        return len(self.tokens) - self.num_computed == 1
 
     @property
     def namespace(self) -> str | None:

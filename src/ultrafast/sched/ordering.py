@@ -16,17 +16,17 @@ OrderKey = tuple[bool, float, int]
 
 def order_key(live: LiveRequest) -> OrderKey:
     """The order inside a tier; smaller = served earlier. Constant while the request waits."""
-    return (live.state is not RequestState.PREEMPTED, live.request.arrival_s, live.order)
+    return (live.state is not RequestState.PREEMPTED, live.arrival_s, live.order)
 
 
 def arrival_key(live: LiveRequest) -> tuple[int, float, int]:
     """The order among requests that hold a sequence: urgency, then arrival; blind to past preemptions."""
-    return (live.urgency, live.request.arrival_s, live.order)
+    return (live.urgency, live.arrival_s, live.order)
 
 
 def turn_key(live: LiveRequest) -> tuple[float, float, int]:
     """Whose turn it is inside a tier when not all can be in a step: whoever was in one least recently."""
-    return (live.last_run_s, live.request.arrival_s, live.order)
+    return (live.last_run_s, live.arrival_s, live.order)
 
 
 def choose_victim(candidates: Iterable[LiveRequest]) -> LiveRequest | None:

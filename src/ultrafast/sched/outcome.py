@@ -43,10 +43,11 @@ def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: flo
     draws = _draws_by_request(result)
     state.faults.step_succeeded([live for live, _ in worked])
     for live, item in worked:
-        drawn = draws.get(item.request_id, [])
+        drawn = draws.get(item.request_id, ())
         if item.request_id not in failed:
             assert bool(drawn) == item.samples, f"{len(drawn)} draws for {item.request_id}, which did not fail"
-            _extend(state, live, [*item.tokens, *item.drafts[: max(0, len(drawn) - 1)]], now)
+            right_drafts = item.drafts[: len(drawn) - 1] if drawn else ()
+            _extend(state, live, item.tokens + right_drafts, now)
         for one in drawn:
             assert live.sequence is not None, f"{live.request_id} got a token after its end"
             _take_token(state, live, one, now)
@@ -61,7 +62,7 @@ def _draws_by_request(result: StepResult) -> dict[str, list[SampledToken]]:
     return draws
 
 
-def _extend(state: SchedulerState, live: LiveRequest, tokens: list[int], now: float) -> None:
+def _extend(state: SchedulerState, live: LiveRequest, tokens: tuple[int, ...], now: float) -> None:
     """Book computed tokens, right drafts among them: those are output that is taken next."""
     assert live.sequence is not None, "checked when the work was collected"
     state.ledger.extend(live.sequence, tokens)
@@ -88,11 +89,11 @@ def _take_token(state: SchedulerState, live: LiveRequest, drawn: SampledToken, n
 
 def is_at_limit(state: SchedulerState, live: LiveRequest) -> bool:
     """No further token can be had: the request's own limit, the model's context, or the whole KV pool."""
-    limits = state.limits
+    limits, num_tokens = state.limits, len(live.tokens)
     return (
-        live.num_output >= live.request.params.max_tokens
-        or len(live.tokens) >= limits.max_request_tokens
-        or len(live.tokens) > limits.kv_capacity_tokens
+        num_tokens - live.num_prompt >= live.request.params.max_tokens
+        or num_tokens >= limits.max_request_tokens
+        or num_tokens > limits.kv_capacity_tokens
     )
 
 
@@ -133,7 +134,7 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         at_s=now,
         duration_s=result.duration_s,
         schedule_s=schedule_s,
-        num_tokens=sum(item.num_positions for item in work),
+        num_tokens=num_decodes + num_prefill_tokens + num_drafts,
         num_prefill_tokens=num_prefill_tokens,
         num_decode_sequences=num_decodes,
         num_prefill_sequences=len(work) - num_decodes,
@@ -147,13 +148,19 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_drafted_tokens=num_drafts,
         num_accepted_tokens=len(result.sampled) - len({drawn.request_id for drawn in result.sampled}) if num_drafts else 0,
         speculation_gain=state.drafting.gain or 0.0,
+        cost_s=state.cost.coefficients if state.cost.is_fitted else (0.0, 0.0, 0.0),
     )
 
 
 def split_work(work: tuple[SequenceWork, ...]) -> tuple[int, int]:
     """(sequences that compute exactly one token and draw the next, tokens of all others)."""
-    num_decodes = sum(_is_decode(item) for item in work)
-    return num_decodes, sum(len(item.tokens) for item in work) - num_decodes
+    num_decodes = num_prefill_tokens = 0
+    for item in work:
+        if _is_decode(item):
+            num_decodes += 1
+        else:
+            num_prefill_tokens += len(item.tokens)
+    return num_decodes, num_prefill_tokens
 
 
 def _is_decode(item: SequenceWork) -> bool:

@@ -29,6 +29,7 @@ class Places:
         self._state = state
         self._ledger = state.ledger
         self._limits = state.limits
+        self._promised: list[int] | None = None
 
     def fill(self, due_ranks: Collection[int], now: float) -> None:
         """Give places away until nobody who wants one can have it.
@@ -37,6 +38,7 @@ class Places:
             due_ranks: tiers that are owed an item (see `shares`): each keeps or gets one place in this step.
             now: seconds.
         """
+        self._promised = None
         safe: set[LiveRequest] = set()
         for rank in due_ranks:
             live = self._hold_place(rank, safe, now)
@@ -83,6 +85,7 @@ class Places:
             self._state.pause(victim)
         else:
             self._state.preempt(victim, now)
+            self._promised = None
 
     def _hold_place(self, rank: int, safe: Collection[LiveRequest], now: float) -> LiveRequest | None:
         """Find the member of a tier that is owed a step; if none runs, one gets a place, whoever has to stand aside."""
@@ -130,6 +133,7 @@ class Places:
                 leader = find_leader(live, num_matched, state.running)
                 if leader:
                     state.park(live, *leader)
+                    self._promised = None  # the leader may be more urgent now
                     return True
             lack = self._lack(live, num_matched, ledger.num_available(match))
             if lack <= 0:
@@ -144,6 +148,8 @@ class Places:
             # A preempted victim may have held the very cells that were matched.
             match, restored = self._reusable(live, now)
         state.start(live, match, now, restored)
+        if self._promised is not None:
+            self._promised[live.urgency] += admission.promised_to(live, self._limits)
         return True
 
     def _reusable(self, live: LiveRequest, now: float) -> tuple[Match | None, Sequence[Part]]:
@@ -162,12 +168,19 @@ class Places:
 
     def _lack(self, live: LiveRequest, num_matched: int, num_available: int) -> int:
         """Cells that are missing for a start; <= 0 = it can start. What is promised to less urgent requests does not count."""
-        holders = self._state.holders
-        if not holders:
+        if not self._state.num_holders:
             return 0
-        promised = admission.num_promised((other for other in holders if other.urgency <= live.rank), self._limits)
+        promised = sum(self._promised_by_urgency()[: live.rank + 1])
         need = admission.num_needed(live, num_matched, self._limits)
         return need + promised + self._state.faults.slack - num_available
+
+    def _promised_by_urgency(self) -> list[int]:
+        """Cells promised to everybody who holds a sequence, by urgency. Kept between the starts of one step."""
+        if self._promised is None:
+            self._promised = [0] * len(ServiceTier)
+            for other in self._state.holders:
+                self._promised[other.urgency] += admission.promised_to(other, self._limits)
+        return self._promised
 
     def _preempt_for(self, live: LiveRequest, lack: int, safe: Collection[LiveRequest], now: float) -> bool:
         """Preempt less urgent requests, the least urgent first, for `lack` cells. False, and nobody, if that cannot be."""
@@ -184,4 +197,5 @@ class Places:
             return False
         for victim in victims:
             self._state.preempt(victim, now)
+        self._promised = None
         return True

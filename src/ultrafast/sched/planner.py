@@ -57,18 +57,20 @@ class Planner:
 
     def _fill_step(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> list[SequenceWork]:
         budget = StepBudget(self._state.cost, self._limits, now, is_alone=len(self._state.live) == 1)
-        num_decodes_left = sum(live.is_decoding for live in eligible)
+        groups = _by_urgency(eligible)
+        num_decodes_left = sum(len(decodes) for decodes, _ in groups.values())
         work: list[SequenceWork] = []
-        for urgency in sorted({live.urgency for live in eligible}):
-            group = [live for live in eligible if live.urgency == urgency and live.sequence is not None]
-            next_turn = min(group, key=turn_key, default=None)
+        for urgency in sorted(groups):
+            # Those who had to give way to more urgent ones are out of it.
+            decodes, prefills = ([live for live in part if live.sequence is not None] for part in groups[urgency])
+            needs_turns = budget.is_limited or urgency in due_ranks
+            next_turn = min((*decodes, *prefills), key=turn_key, default=None) if needs_turns else None
             owed = next_turn if urgency in due_ranks else None
-            decodes = [live for live in group if live.is_decoding]
             num_decodes_left -= len(decodes)
             # Beside more urgent work there is not enough for all: a prefill has its turn among the decodes, and then goes first.
             is_prefill_turn = budget.is_limited and next_turn is not None and not next_turn.is_decoding
             chosen = [] if is_prefill_turn else self._decodes(self._choose(decodes, owed, budget), budget, now)
-            prefills = [live for live in group if not live.is_decoding and live.sequence is not None]
+            prefills = [live for live in prefills if live.sequence is not None]
             chunks = self._prefills(prefills, owed, num_decodes_left, budget, now)
             if is_prefill_turn and not chunks:
                 chosen = self._decodes(self._choose(decodes, owed, budget), budget, now)
@@ -82,19 +84,26 @@ class Planner:
 
     def _choose(self, decodes: list[LiveRequest], owed: LiveRequest | None, budget: StepBudget) -> list[LiveRequest]:
         """Who decodes: all that fit, in turns, and the one that is owed a step."""
-        ordered = sorted(decodes, key=turn_key)
-        chosen = ordered[: budget.num_decodes_fitting(len(ordered))]
+        num_fitting = budget.num_decodes_fitting(len(decodes))
+        if num_fitting == len(decodes):
+            return sorted(decodes, key=arrival_key)
+        chosen = sorted(decodes, key=turn_key)[:num_fitting]
         if owed is not None and owed.is_decoding and owed not in chosen:
             chosen.append(owed)
         return sorted(chosen, key=arrival_key)
 
     def _decodes(self, decoding: list[LiveRequest], budget: StepBudget, now: float) -> list[SequenceWork]:
         chosen: list[LiveRequest] = []
+        if self._ledger.num_free >= budget.num_tokens + len(decoding) + self._state.faults.slack:
+            # The rule: there are cells for all of them, and nobody has to give way.
+            chosen = [live for live in decoding if live.sequence is not None]
+            budget.add_decodes(len(chosen))
+            return [_decode(live) for live in chosen]
         for live in decoding:
             if live.sequence is not None and self._find_cell(live, budget.num_tokens, now):
                 chosen.append(live)
                 budget.add_decodes(1)
-        return [_work(live, 1) for live in chosen]
+        return [_decode(live) for live in chosen]
 
     def _find_cell(self, live: LiveRequest, num_taken: int, now: float) -> bool:
         """Make sure of one more cell beside those taken in this step. False: `live` itself had to give way.
@@ -104,7 +113,7 @@ class Planner:
         """
         state = self._state
         while not self._make_room(num_taken + 1):
-            assert len(state.holders) > 1, "a request that runs alone fits: its length is limited to the pool"
+            assert state.num_holders > 1, "a request that runs alone fits: its length is limited to the pool"
             victim = choose_victim(
                 other for other in state.holders if other is live or self._ledger.num_reclaimable(_sequence(other)) > 0
             )
@@ -149,11 +158,28 @@ class Planner:
     def _room(self, num_taken: int) -> int:
         """Cells for prefill. One that runs alone always tries with one cell: a fault must not stop it for good."""
         room = self._ledger.num_available(None) - num_taken - self._state.faults.slack
-        return max(1, room) if len(self._state.holders) == 1 else room
+        return max(1, room) if self._state.num_holders == 1 else room
 
     def _make_room(self, num_tokens: int) -> bool:
-        slack = self._state.faults.slack if len(self._state.holders) > 1 else 0
+        slack = self._state.faults.slack if self._state.num_holders > 1 else 0
         return self._ledger.make_room(num_tokens + slack)
+
+
+def _by_urgency(eligible: list[LiveRequest]) -> dict[int, tuple[list[LiveRequest], list[LiveRequest]]]:
+    """By urgency: those that decode, and those with more to compute."""
+    groups: dict[int, tuple[list[LiveRequest], list[LiveRequest]]] = {}
+    for live in eligible:
+        group = groups.get(live.urgency)
+        if group is None:
+            group = groups[live.urgency] = ([], [])
+        group[len(live.tokens) - live.num_computed != 1].append(live)
+    return groups
+
+
+def _decode(live: LiveRequest) -> SequenceWork:
+    """The newest token of a request of which nothing else is left to compute."""
+    tokens = live.tokens
+    return SequenceWork(live.request_id, _sequence(live).seq_id, live.num_computed, (tokens[-1],), True, live.num_output)
 
 
 def _work(live: LiveRequest, num_tokens: int) -> SequenceWork:

@@ -138,6 +138,14 @@ class Scheduler:
         levels.adopt(found, now)
         self._state.emit(levels.stats())
 
+    def warm(self, digests: Sequence[bytes], now: float) -> int:
+        """Have runs read from disk into host memory before anybody asks for them; before the first request.
+
+        Each run comes after its predecessors. What host memory has no room for stays on disk. Returns the tokens being read.
+        """
+        levels = self._state.ledger.levels
+        return levels.restore(digests, now) if levels is not None else 0
+
     def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]:
         """Forget all KV that no request needs at this moment."""
         self._state.ledger.clear(now, with_disk=with_disk)
@@ -210,12 +218,13 @@ class Scheduler:
         for item in plan.work:
             live = state.live.get(item.request_id)
             if live is not None:
-                is_decode = item.samples and len(item.tokens) == 1
-                costs_s[live.rank] += output_s if is_decode else token_s * len(item.tokens)
-        wanting = {live.rank for live in state.holders}
-        wanting |= {rank for rank in range(len(costs_s)) if state.waiting.num_of(rank)}
-        state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
+                num_tokens = len(item.tokens)
+                costs_s[live.rank] += output_s if num_tokens == 1 and item.samples else token_s * num_tokens
+        wanting = {live.rank for live in state.running}
+        wanting.update(live.rank for live in state.paused)
         waiting = [state.waiting.num_of(rank) for rank in range(len(costs_s))]
+        wanting.update(rank for rank, num_waiting in enumerate(waiting) if num_waiting)
+        state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
         state.drain.step_finished(result.duration_s, state.num_started, waiting)
         state.num_started = [0] * len(costs_s)
         state.last_step_s = result.duration_s

@@ -72,7 +72,7 @@ class Followers:
         return released
 
     def _set_rank(self, leader: LiveRequest) -> None:
-        leader.followers_rank = min((item.live.rank for item in self._by_leader.get(leader, [])), default=None)
+        leader.follow(min((item.live.rank for item in self._by_leader.get(leader, [])), default=None))
 
 
 def find_leader(live: LiveRequest, num_matched: int, running: list[LiveRequest]) -> tuple[LiveRequest, int] | None:
@@ -88,7 +88,7 @@ def find_leader(live: LiveRequest, num_matched: int, running: list[LiveRequest])
     worth = num_matched + MIN_SHARED_TOKENS
     limit = len(live.tokens) - 1
     for other in running:
-        if worth > limit or other.is_decoding or other.namespace != live.namespace:
+        if len(other.tokens) - other.num_computed == 1 or worth > limit or other.namespace != live.namespace:
             continue
         if len(other.tokens) < worth or other.tokens[worth - 1] != live.tokens[worth - 1]:
             continue

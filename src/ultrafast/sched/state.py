@@ -87,6 +87,10 @@ class SchedulerState:
         """Everybody who holds a sequence, and so KV: running or paused."""
         return self.running + self.paused
 
+    @property
+    def num_holders(self) -> int:
+        return len(self.running) + len(self.paused)
+
     def start(self, live: LiveRequest, match: Match | None, now: float, restored: Sequence[Part] = ()) -> None:
         """From waiting to running: the head of its tier gets a sequence, the matched prefix with it, and `restored` soon."""
         self.waiting.pop(live)

@@ -24,6 +24,7 @@ from ultrafast.engine.llama.sampler import CandidateArray, SamplingError, Sequen
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.llama.warmup import StepSample, warm_up
 from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.engine.warmup_plan import WarmupPlan
 
 DEFAULT_CACHED_SHARE = 4
 """1/4 of the pool: with the bundled model's 16k pool, a full cache then costs a decode step about a fifth."""
@@ -68,10 +69,13 @@ class LlamaExecutor:
         model = Model(abi.load(options.libllama_path), options, on_progress)
         return cls(model, options, load_s=time.monotonic() - begin_s)
 
-    def warm_up(self, on_progress: Callable[[str, float], None]) -> list[StepSample]:
-        """Run every shape so that the first request is as fast as the fifth; leaves the KV cache empty. Returns step times."""
+    def warm_up(self, on_progress: Callable[[str, float], None], plan: WarmupPlan | None = None) -> list[StepSample]:
+        """Run every shape so that the first request is as fast as the fifth; leaves the KV cache empty. Returns step times.
+
+        With a plan: the shapes that it names instead.
+        """
         begin_s = time.monotonic()
-        samples = warm_up(self, on_progress)
+        samples = warm_up(self, on_progress, plan)
         self._grammars.matcher('{"grammars": [{"json_schema": {"type": "object"}}]}').forbidden()
         self.facts = replace(self.facts, warmup_s=time.monotonic() - begin_s)
         return samples

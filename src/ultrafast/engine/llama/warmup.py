@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import SequenceWork, StepPlan, StepStatus, TrimSequence
 from ultrafast.engine.llama import abi
+from ultrafast.engine.warmup_plan import WarmupPlan
 
 if TYPE_CHECKING:
     from ultrafast.engine.llama.executor import LlamaExecutor
 
 _REQUEST_ID = "warm-up"
 _SMALLEST_CHUNK = 16
+_SMALL_CHUNKS = (16, 32, 64)
 _RUN_TWICE_TOKENS = 64
 
 
@@ -28,15 +30,19 @@ class StepSample(NamedTuple):
     duration_s: float
 
 
-def warm_up(executor: LlamaExecutor, on_progress: Callable[[str, float], None]) -> list[StepSample]:
-    """Warm all shapes. Leaves the KV cache cleared and touched, and no request begun.
+def warm_up(
+    executor: LlamaExecutor, on_progress: Callable[[str, float], None], plan: WarmupPlan | None = None
+) -> list[StepSample]:
+    """Warm all shapes, or those of a plan. Leaves the KV cache cleared and touched, and no request begun.
 
     Returns:
         how long each shape took when it ran warm, for the scheduler's cost model.
     """
     request = Request(_REQUEST_ID, (0,), SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, max_tokens=1))
     executor.begin_request(request)
-    shapes = list(_shapes(executor.model.sizes.step_tokens, min(executor.facts.max_num_running, executor.facts.max_step_tokens)))
+    step_tokens = executor.model.sizes.step_tokens
+    max_decodes = min(executor.facts.max_num_running, executor.facts.max_step_tokens)
+    shapes = _shapes(step_tokens, max_decodes) if plan is None else planned_shapes(plan, step_tokens, max_decodes)
     samples = []
     for done, (num_decodes, chunk) in enumerate(shapes):
         on_progress("warm-up", done / len(shapes))
@@ -59,6 +65,18 @@ def _shapes(step_tokens: int, max_decodes: int) -> list[tuple[int, int]]:
     chunks = [chunk for chunk in _doubling(_SMALLEST_CHUNK, step_tokens) if chunk <= step_tokens]
     mixed = [(1, chunks[0])] if chunks and step_tokens > chunks[0] else []
     return [(0, chunk) for chunk in chunks] + mixed + [(count, 0) for count in decodes]
+
+
+def planned_shapes(plan: WarmupPlan, step_tokens: int, max_decodes: int) -> list[tuple[int, int]]:
+    """The shapes of a plan as (decodes, prefill chunk), cut to what this engine has.
+
+    The smallest chunks and a single decode are always among them: the cost model needs some of each to begin with.
+    """
+    chunks = {min(chunk, step_tokens) for chunk in (*plan.chunks, *_SMALL_CHUNKS)}
+    decodes = {min(count, max_decodes) for count in (*plan.decodes, 1)}
+    smallest = min(chunks)
+    mixed = [(count, smallest) for count in sorted(decodes) if count + smallest <= step_tokens]
+    return [(0, chunk) for chunk in sorted(chunks)] + mixed + [(count, 0) for count in sorted(decodes)]
 
 
 def _doubling(first: int, last: int) -> list[int]:

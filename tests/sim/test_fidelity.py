@@ -1,0 +1,34 @@
+"""The light engine of simulations and the strict one lead to the same steps."""
+
+from dataclasses import replace
+
+from tests.sim.long_run import COST, WORLDS
+from tests.sim.mixed_load import mixed_load
+from tests.sim.strict_passes import StrictPasses
+
+from ultrafast.bench.simulate.engine_spec import EngineSpec
+from ultrafast.bench.simulate.fleet import Fleet
+from ultrafast.bench.simulate.replica import Replica
+from ultrafast.bench.simulate.routing import make_router
+
+
+def steps_of(passes):
+    world, cost = WORLDS["kv"], replace(COST, noise=0.0)
+    events = []
+    spec = EngineSpec(world.limits, cost, "test")
+    replica = Replica(0, spec, lambda batch, now: events.append((now, batch)), passes=passes)
+    steps = []
+
+    def watch(one, now):
+        if one.current_plan is not None:
+            steps.append((now, one.current_plan.kv_ops, [(w.request_id, w.start, len(w.tokens)) for w in one.current_plan.work]))
+
+    fleet = Fleet([replica], make_router("least-ttft"), lambda *_: None, watch)
+    fleet.run(mixed_load(300, world.rate_per_s * 2, 4, too_long=world.limits.kv_capacity_tokens + 1))
+    return steps
+
+
+def test_the_same_steps_on_both():
+    strict = StrictPasses(WORLDS["kv"].limits, replace(COST, noise=0.0))
+    assert steps_of(strict) == steps_of(None)
+    assert strict.num_checked > 3000

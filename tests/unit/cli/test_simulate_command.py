@@ -1,0 +1,74 @@
+"""`ultrafast simulate`: what it reads, prints and refuses."""
+
+import json
+
+import pytest
+
+from ultrafast.cli.main import main
+
+FAST = ["simulate", "--cost", "base=4,output=0.5,token=0.05", "--class", "ultrafast=1:50/4", "--num-prompts", "60"]
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"2024-05-10 00:00:{i:02}.0000000,100,5\n" for i in range(20))
+
+
+def test_json_has_every_figure(capsys):
+    assert main([*FAST, "--json", "--replicas", "1,2", "--no-tiers"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [outcome["name"] for outcome in told["outcomes"]] == ["1 x, tiers", "1 x, no tiers", "2 x, tiers", "2 x, no tiers"]
+    (tier,) = told["outcomes"][0]["tiers"]
+    assert (tier["tier"], tier["num_requests"], tier["attainment"]) == ("ultrafast", 60, 1.0)
+    assert told["cost"] == {"base_s": 0.004, "output_s": 0.0005, "token_s": 0.00005, "noise": 0.0, "source": "given"}
+
+
+def test_the_table_names_cost_traffic_and_speed(capsys):
+    assert main(FAST) == 0
+    told = capsys.readouterr().out
+    assert "60 requests at 1/s, poisson, seed 0" in told
+    assert "step = 4 ms + 0.5 per output + 0.05 per prefill token (given)" in told
+    assert "100.0 %" in told
+    assert "times real time" in told
+
+
+def test_without_a_cost_it_says_that_one_was_assumed(capsys):
+    assert main(["simulate", "--num-prompts", "5"]) == 0
+    assert "assumed: about the bundled model" in capsys.readouterr().out
+
+
+def test_a_trace_with_tiers_and_speed(tmp_path, capsys):
+    trace = tmp_path / "azure.csv"
+    trace.write_text(AZURE)
+    options = ["--trace", str(trace), "--trace-speed", "2", "--tier-mix", "flex=0.5,ultrafast=0.5"]
+    assert main(["simulate", *FAST[1:3], *options, "--json"]) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)["outcomes"]
+    assert outcome["window_s"] == 9.5
+    assert [tier["num_requests"] for tier in outcome["tiers"]] == [10, 10]
+
+
+def test_settings_make_the_engine(tmp_path, capsys):
+    file = tmp_path / "ultrafast.toml"
+    file.write_text("[tiers.ultrafast]\nttft_ms = 3\n[engine]\nkv_capacity_tokens = 900\n")
+    assert main([*FAST, "--config", str(file), "--set", "engine.step_target_s=0.03", "--json"]) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)["outcomes"]
+    assert (outcome["kv_tokens"], outcome["step_target_s"]) == (900, 0.03)
+    assert outcome["tiers"][0]["attainment"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--replicas", "0"], "--replicas 0 is no list"),
+        (["--kv-tokens", "a"], "--kv-tokens a is no list"),
+        (["--engine", "x.json"], "exclude each other"),
+        (["--save-engine", "x.json"], "--save-engine needs --fit"),
+        (["--tier-mix", "flex=1"], "--tier-mix is for traces"),
+        (["--trace", "x"], "--trace and --class exclude"),
+        (["--trace-speed", "0", "--trace", "x"], "--trace and --class exclude"),
+        (["--request-rate", "0"], "makes no schedule"),
+        (["--set", "engine"], "there is no `=`"),
+        (["--kv-tokens", "10", "--set", "engine.max_num_running=0"], "not valid"),
+    ],
+)
+def test_wrong_usage_is_said_with_a_hint(options, message, capsys):
+    assert main([*FAST, *options]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert "hint: " in told
