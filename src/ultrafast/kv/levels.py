@@ -28,6 +28,8 @@ from ultrafast.kv.run import RUN_TOKENS, Place, Run
 RUN_OVERHEAD_BYTES = 4096
 """Upper bound of what a run's state holds beside its tokens' KV: counts, and types and sizes per layer."""
 MAX_WRITES_IN_FLIGHT = 4
+EXPIRY_LOOKS = 100
+"""What is too old is looked for so many times during a TTL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class KvLevels:
         self.version = 0
         self._emit = emit
         self._num_runs = 0
+        self._next_expiry_s = 0.0
         self._to_write: deque[Run] = deque()
         self._writing: set[int] = set()
         self._moved = dict.fromkeys(Way, 0)
@@ -276,7 +279,10 @@ class KvLevels:
         self._emit(WriteRun(run.run_id, run.parent, run.digest, run.start, run.tokens))
 
     def expire(self, now: float) -> None:
-        """Drop what was not used for `ttl_s`."""
+        """Drop what was not used for `ttl_s`; called at every step, it looks from time to time."""
+        if now < self._next_expiry_s:
+            return
+        self._next_expiry_s = now + self.limits.ttl_s / EXPIRY_LOOKS
 
         def is_due(run: Run) -> bool:
             return now - run.last_used_s > self.limits.ttl_s and not run.is_kept and not run.num_pins

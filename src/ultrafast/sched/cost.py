@@ -13,6 +13,8 @@ _FORGET = 0.95
 _MIN_PREFILL_STEPS = 3
 _MAX_GROWTH = 2
 _RIDGE = 1e-6
+_REFIT_DECODES = 8
+"""So many pure decodes may pass before the fit is made again: they change it little, and it costs more than the rest of a step."""
 
 Row = tuple[float, float, float]
 
@@ -24,7 +26,8 @@ class CostModel:
         self._moments = {True: _Moments(), False: _Moments()}
         self._num_prefill_steps = 0
         self._largest_prefill = 0.0
-        self._fitted: Row | None = (0.0, 0.0, 0.0)  # None: observed something since
+        self._fitted: Row | None = (0.0, 0.0, 0.0)  # None: to be made again
+        self._num_unfitted_decodes = _REFIT_DECODES  # the first step of all counts at once
 
     @property
     def coefficients(self) -> Row:
@@ -46,8 +49,11 @@ class CostModel:
         if has_prefill:
             self._num_prefill_steps += 1
             self._largest_prefill = max(num_prefill_tokens, self._largest_prefill * _FORGET)
-        self._moments[has_prefill].add((1.0, float(num_outputs), float(num_prefill_tokens)), duration_s)
-        self._fitted = None  # nobody asks while everybody only decodes: the fit is not made at every step
+        self._moments[has_prefill].add(num_outputs, num_prefill_tokens, duration_s)
+        self._num_unfitted_decodes += 1
+        if has_prefill or self._num_unfitted_decodes >= _REFIT_DECODES:
+            self._fitted = None
+            self._num_unfitted_decodes = 0
 
     def predict_s(self, num_outputs: int, num_prefill_tokens: int) -> float:
         c0, c_out, c_tok = self.coefficients
@@ -69,26 +75,45 @@ class CostModel:
 
 
 class _Moments:
-    """Fading sums of x x^T and x y over weighted observations; x has three entries, y = 1 after the weighting by 1/t."""
+    """Fading sums of x x^T and x y over weighted observations; x = (1, outputs, tokens), y = 1 after the weighting by 1/t.
+
+    Written out, since it is done at every step: `oo` is the sum of outputs^2, `yt` that of y * tokens, and so on.
+    """
+
+    __slots__ = ("oo", "oy", "to", "tt", "ty", "uo", "ut", "uu", "uy")
 
     def __init__(self) -> None:
-        self.xx = [[0.0] * 3 for _ in range(3)]
-        self.xy = [0.0] * 3
+        self.uu = self.uo = self.ut = self.oo = self.to = self.tt = 0.0
+        self.uy = self.oy = self.ty = 0.0
 
-    def add(self, row: Row, duration_s: float) -> None:
-        scaled = [value / duration_s for value in row]
-        for i in range(3):
-            self.xy[i] = self.xy[i] * _FORGET + scaled[i]
-            for j in range(3):
-                self.xx[i][j] = self.xx[i][j] * _FORGET + scaled[i] * scaled[j]
+    def add(self, num_outputs: float, num_tokens: float, duration_s: float) -> None:
+        unit = 1.0 / duration_s
+        outputs, tokens = num_outputs * unit, num_tokens * unit
+        self.uu = self.uu * _FORGET + unit * unit
+        self.uo = self.uo * _FORGET + unit * outputs
+        self.ut = self.ut * _FORGET + unit * tokens
+        self.oo = self.oo * _FORGET + outputs * outputs
+        self.to = self.to * _FORGET + tokens * outputs
+        self.tt = self.tt * _FORGET + tokens * tokens
+        self.uy = self.uy * _FORGET + unit
+        self.oy = self.oy * _FORGET + outputs
+        self.ty = self.ty * _FORGET + tokens
+
+    def xx(self) -> list[list[float]]:
+        return [[self.uu, self.uo, self.ut], [self.uo, self.oo, self.to], [self.ut, self.to, self.tt]]
+
+    def xy(self) -> list[float]:
+        return [self.uy, self.oy, self.ty]
 
 
 def _fit(a: _Moments, b: _Moments) -> Row:
     """Least squares with no negative coefficient: the most negative one is fixed at 0 until none is left."""
+    all_xx = [[one + other for one, other in zip(*rows, strict=True)] for rows in zip(a.xx(), b.xx(), strict=True)]
+    all_xy = [one + other for one, other in zip(a.xy(), b.xy(), strict=True)]
     kept = [0, 1, 2]
     while kept:
-        xx = [[a.xx[i][j] + b.xx[i][j] for j in kept] for i in kept]
-        xy = [a.xy[i] + b.xy[i] for i in kept]
+        xx = [[all_xx[i][j] for j in kept] for i in kept]
+        xy = [all_xy[i] for i in kept]
         solution = _solve(xx, xy)
         worst = min(range(len(kept)), key=solution.__getitem__)
         if solution[worst] >= 0:

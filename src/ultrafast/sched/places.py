@@ -21,6 +21,8 @@ from ultrafast.sched.ordering import arrival_key, choose_victim, turn_key
 from ultrafast.sched.sharing import find_leader
 from ultrafast.sched.state import SchedulerState
 
+_LAST_RANK = len(ServiceTier)
+
 
 class Places:
     """Fills the running set before each step."""
@@ -50,7 +52,8 @@ class Places:
             if not self._start(head, safe, now):
                 break  # no room for it, and so for nobody behind it; a paused one already has what it needs
             head = self._state.waiting.head()
-        self._resume_paused(len(ServiceTier), safe)
+        if self._state.paused:
+            self._resume_paused(_LAST_RANK, safe)
 
     # -- places
 

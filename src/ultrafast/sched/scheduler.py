@@ -222,7 +222,7 @@ class Scheduler:
                 costs_s[live.rank] += output_s if num_tokens == 1 and item.samples else token_s * num_tokens
         wanting = {live.rank for live in state.running}
         wanting.update(live.rank for live in state.paused)
-        waiting = [state.waiting.num_of(rank) for rank in range(len(costs_s))]
+        waiting = state.waiting.nums()
         wanting.update(rank for rank, num_waiting in enumerate(waiting) if num_waiting)
         state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
         state.drain.step_finished(result.duration_s, state.num_started, waiting)

@@ -31,6 +31,10 @@ class Shares:
         """Whether the tier has earned one item, which costs `item_s` seconds. Never where no share is promised."""
         return self._min_shares[rank] > 0 and self._credits_s[rank] > 0 and self._credits_s[rank] >= item_s
 
+    def due_ranks(self, item_s: float) -> list[int]:
+        """All tiers that have earned one item."""
+        return [rank for rank, credit_s in enumerate(self._credits_s) if credit_s > 0 and self.is_due(rank, item_s)]
+
     def step_finished(self, duration_s: float, wanting: Collection[int], costs_s: Sequence[float], item_s: float) -> None:
         """Book one step.
 

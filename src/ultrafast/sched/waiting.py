@@ -18,7 +18,11 @@ class WaitingQueue:
         self._lanes = tuple(_Lane() for _ in ServiceTier)
 
     def __len__(self) -> int:
-        return sum(len(lane.members) for lane in self._lanes)
+        return sum(self.nums())
+
+    def nums(self) -> list[int]:
+        """Waiting requests of each tier, by rank."""
+        return [len(lane.members) for lane in self._lanes]
 
     def num_of(self, rank: int) -> int:
         """Waiting requests of one tier."""
