@@ -14,7 +14,7 @@ _MIN_PREFILL_STEPS = 3
 _MAX_GROWTH = 2
 _RIDGE = 1e-6
 _REFIT_DECODES = 8
-"""So many pure decodes may pass before the fit is made again: they change it little, and it costs as much as half a step's plan."""
+"""So many pure decodes may pass before the fit is made again: they change it little, and it costs half a plan."""
 
 Row = tuple[float, float, float]
 
