@@ -1,6 +1,7 @@
 """A server logs its requests; the log becomes a trace and a warm-up plan; the next server starts with the prefix in memory."""
 
 import json
+import signal
 
 import pytest
 from tests.integration.test_kv_restart import MESSAGES, SMALL, all_on_disk, ask, levels, num_not_cached, wait_until
@@ -26,11 +27,12 @@ def test_from_the_log_to_a_warm_start(serve, model_path, tmp_path, capsys):
     assert (tier["num_requests"], tier["num_answered"]) == (3, 3)
     assert told["cost"]["token_s"] > 0
     assert tier["cached_share"] > 0.3
-    server.stop()
+    server.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
 
     records = list(read_records(log))
     assert all(record.outcome in ("stop", "length") and record.ttft_s for record in records)
-    assert records[0].prefix == records[1].prefix
+    assert records[0].prefix[0] == records[1].prefix[0] == records[2].prefix[0]
     assert "ships" not in log.read_text()
 
     assert main(["warmup", "--from-log", str(log), "--out", str(plan)]) == 0
