@@ -219,6 +219,11 @@ class Exchange:
             self.write_blocked_s += ended_s - started_s
 
 
+def new_request_id() -> str:
+    """Return an id for an answer whose request brought none."""
+    return f"req_{uuid.uuid4().hex}"
+
+
 def _request_id(given: bytes | None) -> str:
     text = given.decode("latin-1") if given else ""
-    return text if _SANE_ID.match(text) else f"req_{uuid.uuid4().hex}"
+    return text if _SANE_ID.match(text) else new_request_id()

@@ -1,11 +1,16 @@
 """uvicorn's HTTP protocol with what an edge needs beside it: early stamps, limits on headers, and our error bodies.
 
+What is no HTTP, or too much of it, never becomes a request: it is refused here, after the answers to the requests before it.
+
+    parse error, too large, too slow ---> [ earlier answers end ] ---> answer, half-close, linger ---> closed
+
 Depends on uvicorn's own methods (0.54, `uvicorn/protocols/http/httptools_impl.py`); the component tests notice a change.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from asyncio.events import TimerHandle
 from typing import Any
@@ -13,16 +18,23 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ultrafast.api.errors import ApiError, error_body, status_phrase
-from ultrafast.api.exchange import CONNECTION_KEY, Connection
+from ultrafast.api.exchange import CONNECTION_KEY, Connection, new_request_id
+from ultrafast.observe.logs import log_fields
+
+_logger = logging.getLogger("ultrafast.api")
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 8
+LINGER_S = 2.0
+"""After a refusal the client may go on sending for so long: closing on unread bytes would reset the connection, and the answer
+might be lost."""
 
 
 class EdgeProtocol(HttpToolsProtocol):
     """One client connection.
 
-    A request's clock starts with its first byte. Headers must arrive within `header_timeout_s` and be below 64 KiB.
+    A request's clock starts with its first byte. Request line and headers must arrive within `header_timeout_s` and have at most
+    `MAX_HEADER_BYTES` together.
     """
 
     header_timeout_s = 30.0
@@ -32,8 +44,12 @@ class EdgeProtocol(HttpToolsProtocol):
         self._connection: Connection | None = None
         self._header_timer: TimerHandle | None = None
         self._num_header_bytes = 0
-        self._is_in_headers = True
+        self._num_begun = 0  # messages that began in the data at hand
+        self._is_in_headers = False
+        self._is_in_body = False
         self._active: RequestResponseCycle | None = None
+        self._refusal: ApiError | None = None
+        self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -43,23 +59,26 @@ class EdgeProtocol(HttpToolsProtocol):
         self._stop_header_timer()
         super().connection_lost(exc)
         # With pipelined requests uvicorn tells only the newest one, which may not even have started.
-        active = self._active
-        if active is not None and not active.response_complete:
-            active.disconnected = True
-            active.message_event.set()
+        if self._active is not None:
+            _disconnect(self._active)
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return
+        self._num_begun = 0
+        is_between = not (self._is_in_headers or self._is_in_body)
         super().data_received(data)
-        if self._is_in_headers:
+        # All of the data belongs to headers that are still incomplete.
+        if self._is_in_headers and self._num_begun == int(is_between):
             self._num_header_bytes += len(data)
-            if self._num_header_bytes > MAX_HEADER_BYTES:
-                self._refuse(431, "headers_too_large", f"The request's headers are larger than {MAX_HEADER_BYTES} bytes.")
+            self._check_header_bytes()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._connection = Connection(time.monotonic(), self.transport.abort)
         self.scope[CONNECTION_KEY] = self._connection  # type: ignore[literal-required]
+        self._num_begun += 1
         self._is_in_headers = True
         self._num_header_bytes = 0
         self._start_header_timer()
@@ -67,20 +86,50 @@ class EdgeProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_header_timer()
         self._is_in_headers = False
+        self._num_header_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        self._check_header_bytes()
+        if self._refusal is not None:
+            return
         super().on_headers_complete()
+        self._is_in_body = True
         if self._connection is not None and self.cycle is not None:
             self._connection.write_at_once = _ChunkWriter(self.cycle)
         # uvicorn stops reading while a pipelined request waits, and would then not notice that the client leaves.
         if len(self.pipeline) <= MAX_PIPELINED:
             self.flow.resume_reading()
 
+    def on_body(self, body: bytes) -> None:
+        if self._refusal is None:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self._refusal is not None:
+            return
+        self._is_in_body = False
         if self._connection is not None:
             self._connection.body_complete_s = time.monotonic()
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._refuse_in_turn()
+
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "invalid_http", msg)
+        """Refuse what uvicorn's parser cannot read: in the chunks of a body, or in what should be the beginning of a request."""
+        broken = self.cycle if self._is_in_body else None
+        if broken is None:
+            self._refuse(ApiError(400, "invalid_http", msg))
+            return
+        waiting = [entry for entry in self.pipeline if entry[0] is not broken]
+        self.pipeline.clear()
+        self.pipeline.extend(waiting)
+        if broken is self._active and broken.response_started:
+            self.transport.close()  # it has its answer already, and nothing can follow a broken body
+            return
+        _disconnect(broken)
+        if broken is self._active:
+            self._active = None
+        self._refuse(ApiError(400, "invalid_http", "The request's body is not valid chunked encoding."))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active = cycle
@@ -88,6 +137,8 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _start_header_timer(self) -> None:
         self._stop_header_timer()
+        if self._refusal is not None:
+            return
         self._header_timer = self.loop.call_later(self.header_timeout_s, self._on_header_timeout)
 
     def _stop_header_timer(self) -> None:
@@ -96,21 +147,45 @@ class EdgeProtocol(HttpToolsProtocol):
             self._header_timer = None
 
     def _on_header_timeout(self) -> None:
-        self._refuse(408, "request_timeout", f"The request's headers did not arrive within {self.header_timeout_s:g} s.")
+        message = f"The request's headers did not arrive within {self.header_timeout_s:g} s."
+        self._refuse(ApiError(408, "request_timeout", message))
 
-    def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer what never becomes a request, and close."""
-        if self.transport is None or self.transport.is_closing():
+    def _check_header_bytes(self) -> None:
+        if self._num_header_bytes > MAX_HEADER_BYTES:
+            message = f"The request's headers are larger than {MAX_HEADER_BYTES} bytes."
+            self._refuse(ApiError(431, "headers_too_large", message))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer what never becomes a request, and close. The first refusal stands; nothing is parsed after it."""
+        if self._refusal is None:
+            self._refusal = error
+            self._stop_header_timer()
+            self._refuse_in_turn()
+
+    def _refuse_in_turn(self) -> None:
+        """Send the refusal, if there is one, once every earlier request has its answer."""
+        is_busy = self._active is not None and not self._active.response_complete
+        if self._refusal is None or self._is_refused or is_busy or self.transport.is_closing():
             return
-        # An answer that is still under way cannot be followed by anything.
-        if self._active is None or self._active.response_complete:
-            body = error_body(ApiError(status, code, message), "none")
-            head = (
-                f"HTTP/1.1 {status} {status_phrase(status)}\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + body)
-        self.transport.close()
+        self._is_refused = True
+        self._unset_keepalive_if_required()
+        error, request_id = self._refusal, new_request_id()
+        body = error_body(error, request_id)
+        head = (
+            f"HTTP/1.1 {error.status} {status_phrase(error.status)}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nx-request-id: {request_id}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
+        log_fields(_logger, logging.INFO, "refused", {"request_id": request_id, "status": error.status, "error_code": error.code})
+
+
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Tell the application that nobody is there any more."""
+    if not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.message_event.set()
 
 
 class _ChunkWriter:
