@@ -133,10 +133,10 @@ async def test_leaving_the_stream_aborts(monkeypatch: pytest.MonkeyPatch) -> Non
         assert end_of(await collect(stream)).reason is FinishReason.ABORT
 
 
-async def test_a_request_the_engine_refuses_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_the_engine_refuses_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(monkeypatch) as client:
         end = end_of(await collect(client.submit(make_request("bad", prompt=(-1,)))))
-        assert (end.reason, end.error) == (FinishReason.ERROR, "a negative token id")
+        assert (end.reason, end.error) == (FinishReason.REJECT, "a negative token id")
 
 
 class Gate:
