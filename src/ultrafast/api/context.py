@@ -50,6 +50,14 @@ class EdgeContext:
         body = await read_body(exchange, self.settings.max_body_bytes, self.settings.read_timeout_s)
         return parse_body(body, kind)
 
+    async def read_if_any(self, exchange: Exchange, kind: type[Body]) -> Body:
+        """Return the body of a POST that needs none, checked; without one, `kind` with its defaults."""
+        length = exchange.headers.get(b"content-length", b"0")
+        if length == b"0" and b"transfer-encoding" not in exchange.headers:
+            return kind()
+        body = await read_body(exchange, self.settings.max_body_bytes, self.settings.read_timeout_s)
+        return parse_body(body, kind)[0] if body.strip() else kind()
+
     def check_engine(self) -> None:
         """Refuse what needs the engine while there is none. One that restarts is waited for: its requests go on.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ultrafast.api.errors import ApiError
+from ultrafast.api.errors import ApiError, describe
 from ultrafast.api.fields import MAX_BIAS, GenerationRequest, JsonObjectFormat, JsonSchemaFormat, ResponseFormats
 from ultrafast.core.request import RequestSlo
 from ultrafast.core.tiers import TIER_ALIASES, ServiceTier, parse_tier
@@ -42,9 +42,9 @@ def generation_options(
     Raises:
         ApiError: 400, with the parameter at fault.
     """
-    num_choices = request.n or 1
-    if num_choices > max_num_choices:
-        raise _invalid("n", f"n must be an integer at least 1 and at most {max_num_choices}, got {num_choices}.")
+    num_choices = 1 if request.n is None else request.n
+    if not 1 <= num_choices <= max_num_choices:
+        raise _invalid("n", f"n must be an integer at least 1 and at most {max_num_choices}, got {describe(num_choices)}.")
     _check_stream_options(request)
     return GenerationOptions(
         max_tokens=max_tokens,

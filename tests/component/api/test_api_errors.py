@@ -69,8 +69,14 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"max_tokens": 1.5}, "max_tokens", "got 1.5"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "contradicts"),
     ({"max_tokens": 5, "min_tokens": 6}, "min_tokens", "at most max_tokens (5), got 6"),
-    ({"seed": 2**63}, "seed", f"got {2**63}"),
-    ({"n": 0}, "n", "got 0"),
+    ({"seed": 2**63}, "seed", f"an integer at least {-(2**63)} and at most {2**63 - 1} or null, got {2**63}"),
+    ({"max_tokens": 2**31}, "max_tokens", "an integer at least 1 and at most 2147483647 or null, got 2147483648"),
+    ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "an object of at most 1024 entries or null"),
+    ({"messages": [{"role": "tool", "content": "4"}]}, "messages[0].tool_call_id", "is required"),
+    ({"messages": [{"role": "tool", "content": "4", "tool_call_id": None}]}, "messages[0].tool_call_id", "a string, got null"),
+    ({"n": 0}, "n", "an integer at least 1 and at most 16, got 0"),
+    ({"n": -1}, "n", "an integer at least 1 and at most 16, got -1"),
+    ({"n": "two"}, "n", 'an integer or null, got "two"'),
     ({"n": 17}, "n", "at most 16, got 17"),
     ({"stop": ""}, "stop", 'got ""'),
     ({"stop": ["x"] * 17}, "stop", "a list of at most 16 items"),
@@ -181,6 +187,36 @@ async def test_numbers_beyond_any_range(number: bytes) -> None:
     answer = await post(b'{"model":"m","messages":[{"role":"user","content":"x"}],"seed":' + number + b"}")
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "seed")
+    assert "seed must be an integer at least " in error["message"]
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"-1e400", b"1" * 400, b"-" + b"1" * 5000])
+async def test_a_number_beyond_any_range_in_an_unknown_field_is_ignored_like_the_field(number: bytes) -> None:
+    hello = b'"model":"m","messages":[{"role":"user","content":"x","weight":' + number + b"}]"
+    for field in (b'"foo":' + number, b'"foo":{"deep":[' + number + b"]}"):
+        assert (await post(b"{" + field + b"," + hello + b"}")).status_code == 200
+    for bad, param in (
+        (b'"seed":"x"', "seed"),
+        (b'"typical_p":1e400', "typical_p"),
+        (b'"logit_bias":{"1":1e999}', "logit_bias[...]"),
+    ):
+        error = (await post(b'{"foo":' + number + b"," + hello + b"," + bad + b"}")).json()["error"]
+        assert error["param"] == param
+    for bad in (b'"bar":NaN', b'"bar":"\\ud800"', b'"bar":"\x01"', b'"bar":' + b"[" * 200 + b"]" * 200, b'"bar"', b'"bar":1} x'):
+        error_of(await post(b'{"foo":' + number + b"," + hello + b"," + bad + b"}"), 400, "invalid_json")
+
+
+@pytest.mark.parametrize("where", ["response_format", "tools", "chat_template_kwargs"])
+async def test_a_number_beyond_any_range_where_any_value_may_stand(where: str) -> None:
+    fields = {
+        "response_format": b'{"type":"json_schema","json_schema":{"schema":{"maximum":1e400}}}',
+        "tools": b'[{"type":"function","function":{"name":"f","parameters":{"maximum":1e400}}}]',
+        "chat_template_kwargs": b'{"x":1e400}',
+    }
+    body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"' + where.encode() + b'":' + fields[where] + b"}"
+    error = error_of(await post(body), 400, "invalid_value")
+    assert error["param"].startswith(where)
+    assert "a number within the range of a float, got a number out of range" in error["message"]
 
 
 async def test_nul_characters_and_duplicate_keys_are_json() -> None:
