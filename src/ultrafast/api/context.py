@@ -66,9 +66,16 @@ class EdgeContext:
         """
         state = self.engine_health().state
         if state is EngineState.STARTING:
-            raise UnavailableError("The model is still loading.", code="model_loading")
+            raise UnavailableError(
+                "The model is still loading.", code="model_loading", hint="wait until GET /health/ready answers 200"
+            )
         if state in (EngineState.FAILED, EngineState.STOPPED):
-            raise UnavailableError("The engine has stopped and serves nothing.", code="engine_stopped", retry_after_s=30)
+            raise UnavailableError(
+                "The engine has stopped and serves nothing.",
+                code="engine_stopped",
+                retry_after_s=30,
+                hint="the log of the server says why",
+            )
 
 
 class ExtraRoute(NamedTuple):

@@ -56,7 +56,7 @@ def warm(client: ServerClient, files: tuple[Path, ...]) -> None:
     """Compute the KV of system prompts, one per FILE, so that the first request that uses one finds it."""
     model = client.get("/v1/models")["data"][0]["id"]
     for file in files:
-        messages = [{"role": "system", "content": file.read_text(encoding="utf-8")}, {"role": "user", "content": "."}]
+        messages = [{"role": "system", "content": file.read_text(encoding="utf-8-sig")}, {"role": "user", "content": "."}]
         body = {"model": model, "messages": messages, "max_tokens": 1, "service_tier": "flex"}
         usage = client.post("/v1/chat/completions", body)["usage"]
         click.echo(f"{file}: {usage['prompt_tokens']} tokens")

@@ -106,7 +106,7 @@ def _read_prompt(prompt: str) -> str:
 def _read_text(file: str, what: str, param: str) -> str:
     path = Path(file).expanduser()
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(

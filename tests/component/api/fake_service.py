@@ -92,6 +92,19 @@ def playing(*events: ServingEvent | Exception) -> Script:
     return script
 
 
+def failing(error: Exception, num_tokens: int) -> Script:
+    """Say some tokens, then raise."""
+
+    async def script(call: Call) -> AsyncGenerator[ServingEvent, None]:
+        if num_tokens:
+            yield started(call)
+        for _ in range(num_tokens):
+            yield Delta(0, "x", num_tokens=1)
+        raise error
+
+    return script
+
+
 @dataclass
 class Gate:
     """Holds a script at a point; counts who is inside and how they left."""

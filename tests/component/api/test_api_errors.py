@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
 from tests.component.api.edge import HELLO, client, make
-from tests.component.api.fake_service import health, playing
+from tests.component.api.fake_service import failing, health, playing
 
 from ultrafast.api.auth import ApiKeys
 from ultrafast.core.errors import (
@@ -21,6 +22,7 @@ from ultrafast.core.errors import (
     UnavailableError,
 )
 from ultrafast.engine.health import EngineState
+from ultrafast.observe.logs import set_up_logging
 
 CHAT = "/v1/chat/completions"
 
@@ -269,6 +271,47 @@ async def test_a_bug_is_a_500_without_its_text(is_stream: bool) -> None:
     assert "secret" not in answer.text
 
 
+LOG_SECRET = "what the client wrote"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("after", [0, 1], ids=["before_first_token", "mid_answer"])
+@pytest.mark.parametrize("error", [ZeroDivisionError(LOG_SECRET), EngineFailedError(LOG_SECRET)], ids=["bug", "engine"])
+async def test_what_is_our_fault_is_logged_as_an_error_without_any_text_of_the_client(
+    error: Exception, after: int, is_stream: bool, log_format: Literal["text", "json"]
+) -> None:
+    log = io.StringIO()
+    set_up_logging("error", log_format, log)
+    try:
+        answer = await post({**HELLO, "stream": is_stream}, setup=make({"m": failing(error, after)}))
+        ok = await post()
+    finally:
+        set_up_logging("info")
+    assert ok.status_code == 200
+    text = log.getvalue()
+    assert LOG_SECRET not in text
+    lines = text.splitlines()
+    assert len(lines) == (2 if isinstance(error, ZeroDivisionError) else 1), text
+    for line in lines:
+        assert type(error).__name__ in line
+        assert answer.headers["x-request-id"] in line
+        assert "error" in line
+    if isinstance(error, ZeroDivisionError):
+        assert "fake_service.py:" in lines[0]
+
+
+@pytest.mark.parametrize("error", [InvalidRequestError("x"), OverloadedError("x"), UnavailableError("x")])
+async def test_what_is_not_our_fault_is_no_error_in_the_log(error: UltrafastError) -> None:
+    log = io.StringIO()
+    set_up_logging("error", "text", log)
+    try:
+        await post(setup=make({"m": playing(error)}))
+    finally:
+        set_up_logging("info")
+    assert log.getvalue() == ""
+
+
 async def test_unknown_paths_methods_and_models() -> None:
     async with client(make()) as http:
         error_of(await http.get("/v2/nope"), 404, "unknown_url")
@@ -354,6 +397,7 @@ async def test_readiness(engine: Any, status: int, reason: str) -> None:
         answer = await http.get("/health/ready")
         assert (answer.status_code, answer.json()["reason"]) == (status, reason)
         assert ("retry-after" in answer.headers) == (status == 503)
+        assert bool(answer.json()["hint"]) == (status == 503)
         assert (await http.get("/health/live")).status_code == 200
 
 

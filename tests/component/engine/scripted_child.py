@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ultrafast.core.errors import InvalidRequestError, ModelFileError
+from ultrafast.core.errors import ConfigError, InvalidRequestError, ModelFileError
 from ultrafast.core.events import Event, RequestFinished, RequestScheduled, StepFinished, TokenProduced
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import KvMoved, KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
@@ -27,7 +27,7 @@ POISON = 666
 
 class Script(msgspec.Struct):
     step_s: float = 0.0
-    load: str = "ok"  # ok | slow (for ever) | fail | crash
+    load: str = "ok"  # ok | slow (for ever) | fail | setting | crash
     fail_loads_after: int | None = None  # loads after so many crash; counted in `counter_file`
     counter_file: str = ""
     stuck_file: str = ""  # steps hang while it exists ...
@@ -189,6 +189,8 @@ def assemble(configure: Configure, on_progress: Progress) -> Parts:
     on_progress("load", 0.5)
     if script.load == "fail" or not configure.options.model_path:
         raise ModelFileError("the model file is cut", hint="fetch it again")
+    if script.load == "setting":
+        raise ConfigError("the pool is too large", code="context_failed", param="engine.kv_capacity_tokens", hint="lower it")
     while script.load == "slow":
         time.sleep(1)
     if script.load == "crash" or _is_load_too_many(script):
