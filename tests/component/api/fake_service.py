@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.engine_facts import engine_facts
+
 from ultrafast.core.errors import InvalidRequestError, ModelNotFoundError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.health import EngineHealth, EngineState
-from ultrafast.engine.options import EngineFacts
 from ultrafast.serving.contract import (
     ChatCall,
     ChoiceFinished,
@@ -24,31 +25,7 @@ from ultrafast.serving.contract import (
 from ultrafast.serving.prompts import Conversation
 from ultrafast.serving.service import ModelInfo
 
-FACTS = EngineFacts(
-    build="b1",
-    model_description="test",
-    num_parameters=1,
-    model_bytes=1,
-    context_train_tokens=2048,
-    kv_capacity_tokens=4096,
-    max_request_tokens=2048,
-    max_step_tokens=512,
-    max_num_running=4,
-    max_num_cached=0,
-    max_cached_tokens=0,
-    num_threads=1,
-    vocab_size=256,
-    has_flash_attention=True,
-    kv_type_k="f16",
-    kv_type_v="f16",
-    can_trim=True,
-    is_recurrent=False,
-    sliding_window=0,
-    state_bytes_per_token=1,
-    state_bytes_fixed=0,
-    load_s=0.1,
-    warmup_s=0.1,
-)
+FACTS = engine_facts(build="b1", max_request_tokens=2048, vocab_size=256, has_flash_attention=True)
 
 Call = ChatCall | CompletionCall
 Script = Callable[[Call], AsyncGenerator[ServingEvent, None]]

@@ -12,6 +12,7 @@ tested at `alpha`. One failing target, or too many errors, fails the gate: they 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -145,14 +146,7 @@ class _Tester:
 
 def _first(size: int, is_reached: Callable[[int], bool]) -> int:
     """The first index of 0..size-1 for which a monotone condition holds; `size` if none does."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        if is_reached(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return bisect_left(range(size), True, key=is_reached)
 
 
 def _judge_jitter(target: Target, sampled: Sampled, rules: Rules) -> TargetResult:

@@ -7,6 +7,7 @@ stands for a request that never got its answer, is safe. Percentiles are never a
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -105,11 +106,4 @@ def interval_ranks(num_samples: int, quantile: float, confidence: float = 0.95) 
 
 def _first_rank(num_samples: int, is_reached: Callable[[int], bool]) -> int:
     """The first rank in 1..num_samples for which a monotone condition holds (bisection); the last one if none does."""
-    low, high = 1, num_samples
-    while low < high:
-        middle = (low + high) // 2
-        if is_reached(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return 1 + bisect_left(range(1, num_samples), True, key=is_reached)
