@@ -15,6 +15,7 @@ import time
 from asyncio.events import TimerHandle
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ultrafast.api.errors import ApiError, error_body, status_phrase
@@ -48,6 +49,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_in_headers = False
         self._is_in_body = False
         self._active: RequestResponseCycle | None = None
+        self._upgrade_head: bytes | None = None
         self._refusal: ApiError | None = None
         self._is_refused = False
 
@@ -68,11 +70,33 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         self._num_begun = 0
         is_between = not (self._is_in_headers or self._is_in_body)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        rest = data
+        while rest:
+            rest = self._parse(rest)
         # All of the data belongs to headers that are still incomplete.
         if self._is_in_headers and self._num_begun == int(is_between):
             self._num_header_bytes += len(data)
             self._check_header_bytes()
+
+    def _parse(self, data: bytes) -> bytes:
+        """As uvicorn does, but an offer to upgrade is not taken, and no line is logged for what anybody may send.
+
+        Returns:
+            what is to be parsed next.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # The parser takes what follows the headers for another protocol, the request's body included. Nobody has to accept
+            # an offer (RFC 9110, section 7.8), and clients of Java make one with every first request: read it without the offer.
+            head, self._upgrade_head = self._upgrade_head, None
+            if head is not None:
+                self.parser = httptools.HttpRequestParser(self)
+                return head + data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        return b""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -90,8 +114,13 @@ class EdgeProtocol(HttpToolsProtocol):
         self._check_header_bytes()
         if self._refusal is not None:
             return
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._upgrade_head = self._head_without_upgrade()
+            return
         super().on_headers_complete()
         self._is_in_body = True
+        if self.scope["http_version"] == "1.0":
+            _close_instead_of_chunks(self.cycle)
         if self._connection is not None and self.cycle is not None:
             self._connection.write_at_once = _ChunkWriter(self.cycle)
         # uvicorn stops reading while a pipelined request waits, and would then not notice that the client leaves.
@@ -103,7 +132,7 @@ class EdgeProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._refusal is not None:
+        if self._refusal is not None or self._upgrade_head is not None:
             return
         self._is_in_body = False
         if self._connection is not None:
@@ -130,6 +159,11 @@ class EdgeProtocol(HttpToolsProtocol):
         if broken is self._active:
             self._active = None
         self._refuse(ApiError(400, "invalid_http", "The request's body is not valid chunked encoding."))
+
+    def _head_without_upgrade(self) -> bytes:
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active = cycle
@@ -186,6 +220,22 @@ def _disconnect(cycle: RequestResponseCycle) -> None:
     if not cycle.response_complete:
         cycle.disconnected = True
         cycle.message_event.set()
+
+
+def _close_instead_of_chunks(cycle: RequestResponseCycle) -> None:
+    """HTTP/1.0 has no chunks: a body of unknown length ends where the connection ends (RFC 9112, section 6.1)."""
+    send, is_open_ended = cycle.send, False
+
+    async def send_unframed(message: Any) -> None:
+        nonlocal is_open_ended
+        if message["type"] == "http.response.start":
+            is_open_ended = all(name != b"content-length" for name, _ in message["headers"])
+            cycle.chunked_encoding = False if is_open_ended else None
+        elif is_open_ended:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = send_unframed  # type: ignore[method-assign]
 
 
 class _ChunkWriter:

@@ -86,6 +86,7 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"stop": [None]}, "stop[0]", "got null"),
     ({"logit_bias": {"a": 1}}, "logit_bias.a", "token ids"),
     ({"logit_bias": {"-1": 1}}, "logit_bias.-1", "token ids"),
+    ({"logit_bias": {"1": 1, "01": 1}}, "logit_bias.01", "token ids"),
     ({"logit_bias": {"1": 101}}, "logit_bias.1", "from -100 to 100, got 101"),
     ({"logprobs": 3}, "logprobs", "true or false or null, got 3"),
     ({"top_logprobs": 3}, "top_logprobs", "needs logprobs"),

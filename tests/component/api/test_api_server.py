@@ -286,6 +286,7 @@ async def test_requests_that_are_no_http_or_too_much(request_bytes: bytes, statu
         (head(), 411),
         (head("content-length: 9999999999\r\nexpect: 100-continue\r\n"), 413),
         (head("content-length: 2\r\ncontent-encoding: gzip\r\n") + b"xx", 415),
+        (head("transfer-encoding: gzip, chunked\r\n") + b"2\r\n{}\r\n0\r\n\r\n", 415),
     ],
 )
 async def test_requests_that_are_refused_by_their_headers(request_bytes: bytes, status: int) -> None:
@@ -296,6 +297,54 @@ async def test_requests_that_are_refused_by_their_headers(request_bytes: bytes, 
         assert text.startswith(f"HTTP/1.1 {status}".encode())
         assert b'{"error":{"message":' in text
         writer.close()
+
+
+UPGRADES = [
+    "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n",
+    "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\n",
+]
+
+
+@pytest.mark.parametrize("cut", [0, 30, -20, -1], ids=["whole", "in_headers", "in_body", "last_byte"])
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("offer", UPGRADES, ids=["h2c", "websocket"])
+async def test_an_offer_to_upgrade_is_not_taken_and_the_body_is_read(offer: str, is_chunked: bool, cut: int) -> None:
+    setup = make()
+    if is_chunked:
+        request = head(offer + "transfer-encoding: chunked\r\n") + b"%x\r\n%b\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+    else:
+        request = head(offer + f"content-length: {len(GOOD)}\r\n") + GOOD
+    last = head("connection: close\r\n", "GET", "/health/live")
+    async with listening(setup) as port:
+        answer = await everything(port, request[:cut], request[cut:] + last)
+    assert answer.count(b"HTTP/1.1 200 OK") == 2, answer
+    assert b"Hello world" in answer
+    assert b'{"status":"live"}' in answer
+    assert [call.messages for call in setup.service.calls] == [HELLO["messages"]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("offer", UPGRADES, ids=["h2c", "websocket"])
+async def test_an_offer_without_a_body_is_an_ordinary_request(offer: str) -> None:
+    async with listening(make()) as port:
+        request = head(offer, "GET", "/health/live")
+        answer = await everything(port, request * 500, request, head("connection: close\r\n", "GET", "/health/live"))
+        assert answer.count(b"HTTP/1.1 200 OK") == 502
+        refusal_of(await everything(port, b"CONNECT t:443 HTTP/1.1\r\nhost: t\r\n\r\n"), 400, "invalid_http")
+
+
+async def test_a_client_of_http_1_0_gets_no_chunks() -> None:
+    async with listening(make()) as port:
+        for body in (GOOD, STREAM):
+            old = head(f"content-length: {len(body)}\r\n").replace(b"HTTP/1.1", b"HTTP/1.0") + body
+            headers, _, rest = (await everything(port, old)).partition(b"\r\n\r\n")
+            assert b"transfer-encoding" not in headers
+            assert b"connection: close" in headers
+            if body is STREAM:
+                assert rest.startswith(b"data: {")
+                assert rest.endswith(b"}\n\ndata: [DONE]\n\n")
+                assert b"\r" not in rest
+            else:
+                assert json.loads(rest)["choices"][0]["message"]["content"] == "Hello world"
 
 
 async def test_headers_just_below_the_limit_are_taken() -> None:
