@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 _CONTAINERS = ("object", "array")
 
@@ -68,13 +69,17 @@ class _Judge:
     def _object_ends(self, schema: dict[str, Any]) -> bool:
         properties = schema.get("properties")
         known = properties if isinstance(properties, dict) else {}
-        # By pattern: some pattern may cover the name.
-        other = True if "patternProperties" in schema else schema.get("additionalProperties", True)
-        return all(self.ends(known.get(name, other)) for name in _items(schema, "required") if isinstance(name, str))
+        other = schema.get("additionalProperties", True)
+        patterns = schema.get("patternProperties")
+        possible = [*known.values(), other, *(patterns.values() if isinstance(patterns, dict) else ())]
+        if _number(schema, "minProperties") and not any(self.ends(value) for value in possible if value is not False):
+            return False
+        # Any of the patterns may cover a name.
+        unknown = True if patterns else other
+        return all(self.ends(known.get(name, unknown)) for name in _items(schema, "required") if isinstance(name, str))
 
     def _array_ends(self, schema: dict[str, Any]) -> bool:
-        given = schema.get("minItems")
-        num_items = given if isinstance(given, int) else 0
+        num_items = _number(schema, "minItems")
         first = _items(schema, "prefixItems")
         if not all(self.ends(item) for item in first[:num_items]):
             return False
@@ -86,24 +91,38 @@ def _items(schema: dict[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def _number(schema: dict[str, Any], key: str) -> int:
+    value = schema.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
 def _references(schema: Any) -> Iterator[str]:
-    """Every `$ref` into the document itself; uses no stack."""
+    """Every `$ref` into the document itself."""
+    for node in _objects(schema):
+        reference = node.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            yield reference
+
+
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every object in the document; uses no stack."""
     pending = [schema]
     while pending:
         node = pending.pop()
         if isinstance(node, dict):
-            reference = node.get("$ref")
-            if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-                yield reference
+            yield node
             pending += node.values()
         elif isinstance(node, list):
             pending += node
 
 
 def _target(schema: Any, reference: str) -> Any:
-    """What a JSON pointer (RFC 6901) names; None when it names nothing, which the library refuses."""
+    """What a JSON pointer (RFC 6901) or an anchor names; None when it names nothing, which the library refuses."""
+    pointer = unquote(reference[1:])
+    if pointer and not pointer.startswith("/"):
+        return next((node for node in _objects(schema) if node.get("$anchor") == pointer), None)
     node = schema
-    for step in reference.split("/")[1:]:
+    for step in pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict):
             node = node.get(name)

@@ -118,6 +118,9 @@ UNSATISFIABLE: list[dict[str, Any]] = [
     {"type": ["array", "object"], "items": {"$ref": "#"}, "minItems": 2, **endless()} | {"type": ["array", "object"]},
     {"type": "object", "additionalProperties": {"$ref": "#"}, "required": ["x"]},
     required("a", {"$ref": "#/$defs/~0~1"}) | {"$defs": {"~/": endless("#/$defs/~0~1")}},
+    {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#"}},
+    endless("#loop") | {"$anchor": "loop"},
+    required("a", {"$ref": "#/$defs/a%20b"}) | {"$defs": {"a b": endless("#/$defs/a%20b")}},
     {"enum": []},
     {"type": []},
     {"anyOf": []},
@@ -152,6 +155,8 @@ def test_what_nothing_can_match_is_refused_and_the_message_says_so(bad: dict[str
         ({**endless(), "type": "null"}, "null"),
         ({"type": "array", "items": {"$ref": "#"}}, "[[],[[]]]"),
         (required("a", {"$ref": "#/$defs/t"}) | {"$defs": {"t": {"type": "string"}, "unused": endless()}}, '{"a":"x"}'),
+        ({"type": "object", "minProperties": 1, "additionalProperties": {"type": ["null", "object"]}}, '{"x":null}'),
+        ({"$anchor": "t", "type": "object", "properties": {"t": {"$ref": "#t"}}, "additionalProperties": False}, '{"t":{}}'),
         ({"type": "object", "patternProperties": {"^x": {"type": "null"}}, "required": ["x"]}, '{"x":null}'),
     ],
 )
