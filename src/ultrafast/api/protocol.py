@@ -40,6 +40,10 @@ class EdgeProtocol(HttpToolsProtocol):
 
     header_timeout_s = 30.0
 
+    @staticmethod
+    def on_refused(status: int) -> None:
+        """Called with the status of what never became a request; for the metrics."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._connection: Connection | None = None
@@ -212,6 +216,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.close)
+        self.on_refused(error.status)
         log_fields(_logger, logging.INFO, "refused", {"request_id": request_id, "status": error.status, "error_code": error.code})
 
 

@@ -146,10 +146,18 @@ class _Server(uvicorn.Server):
 
 def _config(app: Edge) -> uvicorn.Config:
     settings = app.context.settings
-    protocol = type("Protocol", (EdgeProtocol,), {"header_timeout_s": settings.read_timeout_s})
+    recorder = app.context.recorder
+
+    class Protocol(EdgeProtocol):
+        header_timeout_s = settings.read_timeout_s
+
+        @staticmethod
+        def on_refused(status: int) -> None:
+            recorder.on_response("unmatched", f"{status // 100}xx")
+
     return uvicorn.Config(
         app,
-        http=protocol,
+        http=Protocol,
         ws="none",
         # `serve` enters the lifespan itself, so that what it raises keeps its type.
         lifespan="off",

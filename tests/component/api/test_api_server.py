@@ -276,6 +276,7 @@ async def test_requests_that_are_no_http_or_too_much(request_bytes: bytes, statu
         first = refusal_of(await everything(port, request_bytes), status, code)
         second = refusal_of(await everything(port, request_bytes[:40], request_bytes[40:]), status, code)
         assert first != second
+        assert setup.sample("ultrafast_http_responses_total", route="unmatched", status_class="4xx") == 2
         assert (await post(port)).status_code == 200
         await until(lambda: is_idle(setup))
 
