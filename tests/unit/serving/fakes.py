@@ -73,7 +73,7 @@ class FakeTokenizer:
 
 
 def facts(max_request_tokens: int = 1000, vocab_size: int = 300) -> EngineFacts:
-    return engine_facts(max_request_tokens=max_request_tokens, vocab_size=vocab_size)
+    return engine_facts(build="b0", max_request_tokens=max_request_tokens, vocab_size=vocab_size)
 
 
 Script = Callable[[Request], list[tuple[Event, ...]]]
