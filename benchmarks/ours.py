@@ -46,7 +46,7 @@ def start_ours(
 
 def engine_pid(server: RunningServer) -> int | None:
     """The engine child that runs at the moment."""
-    engines = [pid for pid in server.pids[1:] if b"engine.child" in _command_line(pid)]
+    engines = [pid for pid in server.pids[1:] if b"engine_process" in _command_line(pid)]
     return engines[0] if engines else None
 
 

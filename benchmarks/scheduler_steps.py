@@ -40,7 +40,7 @@ class Case:
 CASES = (
     Case("32 running", 32, 0, 4000),
     Case("32 running, short answers", 32, 0, 60),
-    Case("128 running, 10,000 waiting", 128, 10_000, 400),
+    Case("256 running, 10,000 waiting", 256, 10_000, 400),
 )
 
 
@@ -117,7 +117,7 @@ def _instant(plan: StepPlan) -> StepResult:
 
 BENCHMARK = Benchmark(
     "scheduler_steps",
-    "time of the scheduler per step, up to 128 running and 10,000 waiting",
+    "time of the scheduler per step, up to 256 running and 10,000 waiting",
     lambda is_quick: 5 if is_quick else 30,
     run,
 )

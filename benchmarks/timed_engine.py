@@ -1,6 +1,6 @@
 """An engine process without a model whose steps take a known time and which notes when each of them began and ended.
 
-    python -m benchmarks.timed_engine --fd N        instead of `ultrafast.engine.child`: real socket, messages, scheduler and loop
+    python -m benchmarks.timed_engine --fd N        instead of `ultrafast.engine_process`: real socket, scheduler and loop
     python -m benchmarks.timed_engine serve ...     `ultrafast serve` with that engine
 
 All stamps are CLOCK_MONOTONIC, which processes of one machine share.
@@ -101,7 +101,7 @@ def _run_api() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--fd":
-        run_process(int(sys.argv[2]), _assemble)
+    if "--fd" in sys.argv:
+        run_process(int(sys.argv[sys.argv.index("--fd") + 1]), _assemble)
     else:
         _run_api()

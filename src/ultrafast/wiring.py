@@ -22,7 +22,7 @@ from ultrafast.api.options import namespace
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import RequestLogSettings, Settings
 from ultrafast.config.tier_policies import tier_policies
-from ultrafast.core.errors import ConfigError, UltrafastError
+from ultrafast.core.errors import UltrafastError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.dashboard.calls import Objectives
 from ultrafast.dashboard.dashboard import Dashboard, Sources
@@ -30,7 +30,7 @@ from ultrafast.dashboard.feed import Feed
 from ultrafast.dashboard.page import page_routes
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
-from ultrafast.engine.llama.machine import usable_cores
+from ultrafast.engine.llama.machine import check_threads
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.messages import Loading
 from ultrafast.engine.options import DEFAULT_STEP_TARGET_S, EngineFacts, EngineOptions
@@ -163,7 +163,7 @@ async def _pin_prompts(inputs: Inputs, service: Service, engine: EngineClient) -
 
 def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> EngineClient:
     settings = inputs.settings
-    _check_threads(settings.engine.num_threads)
+    check_threads(settings.engine.num_threads)
     values = settings.engine.model_dump()
     values["kv_disk_path"] = str(Path(settings.engine.kv_disk_path or cache_dir() / "kv").expanduser())
     if settings.engine.warmup_plan is not None:
@@ -175,17 +175,9 @@ def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> E
     def tell(progress: Loading) -> None:
         on_loading(progress.stage, progress.fraction)
 
-    return EngineClient(options, on_loading=tell, policy=policy)
-
-
-def _check_threads(num_threads: int) -> None:
-    if num_threads > usable_cores():
-        raise ConfigError(
-            f"engine.num_threads = {num_threads}, but this process may use {usable_cores()} cores; "
-            "more threads than cores make every token slower.",
-            param="engine.num_threads",
-            hint="Leave it out (or 0): one thread per usable core.",
-        )
+    log = settings.logging
+    arguments = ("--log-level", log.level, "--log-format", log.format)
+    return EngineClient(options, on_loading=tell, policy=policy, arguments=arguments)
 
 
 def _build_dashboard(inputs: Inputs, engine: EngineClient) -> Dashboard:

@@ -215,7 +215,14 @@ async def test_a_schema_is_obeyed_and_a_bad_one_is_refused(client: openai.AsyncO
     person = json.loads(answer.choices[0].message.content)
     assert set(person) == {"name", "age"}
     assert 1 <= person["age"] <= 99
-    for broken in ({"type": "nonsense"}, {"type": "string", "pattern": "(("}, {"$ref": "#/nowhere"}):
+    for broken in (
+        {"type": "nonsense"},
+        {"type": "string", "pattern": "(("},
+        {"$ref": "#/nowhere"},
+        {"$ref": "#"},
+        {"enum": []},
+        {"type": "string", "minLength": 5, "maxLength": 2},
+    ):
         with pytest.raises(openai.BadRequestError) as caught:
             await client.chat.completions.create(model=MODEL, messages=ask, response_format=json_schema(broken))
         assert caught.value.param == "response_format"

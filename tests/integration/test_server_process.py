@@ -119,7 +119,7 @@ def test_an_engine_that_cannot_load_is_a_clear_error(model_path):
     """The header is checked before; what only the child can find out comes back from it."""
     process = spawn("--port", "0", "--model", str(model_path), "--context", "1000000000")
     out, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, out) == (1, "")
+    assert (process.returncode, out) == (2, "")  # a setting is wrong
     assert "error: a KV pool of 1000000000 tokens needs" in err
     assert err.splitlines()[-1].startswith("hint: ")
     assert "Traceback" not in err

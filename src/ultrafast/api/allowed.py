@@ -7,10 +7,10 @@ from functools import cache
 import msgspec
 from msgspec import inspect
 
+ANY_VALUE = "any value"
 _NAMES: dict[type[inspect.Type], str] = {
     inspect.BoolType: "true or false",
     inspect.NoneType: "null",
-    inspect.DictType: "an object",
 }
 
 
@@ -43,6 +43,8 @@ def _children(node: inspect.Type, step: str) -> list[inspect.Type]:
 
 
 def _words(node: inspect.Type) -> str:
+    if isinstance(node, inspect.Metadata):
+        return _words(node.type)
     if isinstance(node, inspect.UnionType):
         return " or ".join(dict.fromkeys(_words(member) for member in node.types))
     if isinstance(node, inspect.LiteralType):
@@ -55,23 +57,22 @@ def _words(node: inspect.Type) -> str:
         return f"a string{_length(node, 'characters')}{f' that matches {node.pattern}' if node.pattern else ''}"
     if isinstance(node, inspect.ListType):
         return f"a list{_length(node, 'items')} of ({_words(node.item_type)})"
+    if isinstance(node, inspect.DictType):
+        return f"an object{_length(node, 'entries')}"
     if isinstance(node, inspect.StructType):
         return f'an object with {node.tag_field} "{node.tag}"' if node.tag_field else "an object"
-    return _NAMES.get(type(node), "any value")
+    return _NAMES.get(type(node), ANY_VALUE)
 
 
 def _range(node: inspect.IntType | inspect.FloatType) -> str:
-    bounds = [
-        f"at least {node.ge:g}" if node.ge is not None else "",
-        f"above {node.gt:g}" if node.gt is not None else "",
-        f"at most {node.le:g}" if node.le is not None else "",
-        f"below {node.lt:g}" if node.lt is not None else "",
-    ]
-    text = " and ".join(bound for bound in bounds if bound)
+    bounds = (("at least", node.ge), ("above", node.gt), ("at most", node.le), ("below", node.lt))
+    # Whole numbers as they are: `:g` would round large ones.
+    shown = [f"{word} {int(bound) if bound == int(bound) else bound}" for word, bound in bounds if bound is not None]
+    text = " and ".join(shown)
     return f" {text}" if text else ""
 
 
-def _length(node: inspect.StrType | inspect.ListType, unit: str) -> str:
+def _length(node: inspect.StrType | inspect.ListType | inspect.DictType, unit: str) -> str:
     if node.min_length and node.max_length:
         return f" of {node.min_length} to {node.max_length} {unit}"
     if node.max_length:

@@ -28,6 +28,18 @@ class UsageBody(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
+class _Answer(msgspec.Struct, kw_only=True):
+    """What both kinds of answers say beside their choices. `service_tier_reason`: why it is not the tier that was asked for."""
+
+    id: str
+    created: int
+    model: str
+    usage: UsageBody
+    service_tier: str
+    system_fingerprint: str
+    service_tier_reason: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class TopLogprob(msgspec.Struct):
     """One of the most likely tokens."""
 
@@ -88,18 +100,11 @@ class ChatChoice(msgspec.Struct):
     stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
 
 
-class ChatCompletion(msgspec.Struct, kw_only=True):
+class ChatCompletion(_Answer, kw_only=True):
     """The answer of `/v1/chat/completions`."""
 
-    id: str
     object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
     choices: list[ChatChoice]
-    usage: UsageBody
-    service_tier: str
-    system_fingerprint: str
-    service_tier_reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -121,18 +126,11 @@ class CompletionChoice(msgspec.Struct):
     stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
 
 
-class Completion(msgspec.Struct, kw_only=True):
+class Completion(_Answer, kw_only=True):
     """The answer of `/v1/completions`."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
     choices: list[CompletionChoice]
-    usage: UsageBody
-    service_tier: str
-    system_fingerprint: str
-    service_tier_reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def unix_time() -> int:

@@ -51,6 +51,8 @@ def _check_headers(exchange: Exchange, max_body_bytes: int) -> None:
     length = headers.get(b"content-length")
     if length is None and b"transfer-encoding" not in headers:
         raise ApiError(411, "length_required", "The request has no body.", hint="send a JSON body with a content-length")
+    if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+        raise ApiError(415, "unsupported_encoding", "The only transfer-encoding is chunked.", hint="send the body as it is")
     if length is not None and length.isdigit() and int(length) > max_body_bytes:
         raise _too_large(max_body_bytes)
     _check_media_type(headers.get(b"content-type", b""), headers.get(b"content-encoding", b"identity"))

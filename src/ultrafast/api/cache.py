@@ -31,7 +31,7 @@ class CacheView(msgspec.Struct):
 
 
 class ClearRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """`disk`: also delete the files."""
+    """`disk`: also delete the files. No body at all means every level."""
 
     disk: bool = True
 
@@ -56,7 +56,7 @@ class CacheAdmin:
 
     async def clear(self, exchange: Exchange) -> None:
         """Answer `POST /admin/cache/clear`: it happens before the next step. What running requests need stays."""
-        body, _ = await self._context.read(exchange, ClearRequest)
+        body = await self._context.read_if_any(exchange, ClearRequest)
         if self._context.cache is not None:
             self._context.cache.clear_cache(with_disk=body.disk)
         await exchange.respond(200, [], msgspec.json.encode(ClearAnswer()))

@@ -65,10 +65,10 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
 
 
 class ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
-    """The result of a tool call."""
+    """The result of a tool call; `tool_call_id` says of which."""
 
     content: str | list[TextPart]
-    tool_call_id: str | None = None
+    tool_call_id: str
 
 
 Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -61,33 +62,26 @@ class Collector:
 
     def chat(self, facts: StreamFacts, usage: Usage) -> bytes:
         """The body of a chat completion."""
-        return _encode(
-            ChatCompletion(
-                id=facts.completion_id,
-                created=facts.created,
-                model=facts.model,
-                choices=[_chat_choice(index, self._choices[index]) for index in sorted(self._choices)],
-                usage=usage_body(usage),
-                service_tier=facts.service_tier,
-                system_fingerprint=facts.system_fingerprint,
-                service_tier_reason=msgspec.UNSET if facts.downgrade_reason is None else facts.downgrade_reason,
-            )
-        )
+        choices = [_chat_choice(index, choice) for index, choice in sorted(self._choices.items())]
+        return _encode(ChatCompletion(choices=choices, **_shared(facts, usage)))
 
     def completion(self, facts: StreamFacts, usage: Usage) -> bytes:
         """The body of a text completion."""
-        return _encode(
-            Completion(
-                id=facts.completion_id,
-                created=facts.created,
-                model=facts.model,
-                choices=[_completion_choice(index, self._choices[index]) for index in sorted(self._choices)],
-                usage=usage_body(usage),
-                service_tier=facts.service_tier,
-                system_fingerprint=facts.system_fingerprint,
-                service_tier_reason=msgspec.UNSET if facts.downgrade_reason is None else facts.downgrade_reason,
-            )
-        )
+        choices = [_completion_choice(index, choice) for index, choice in sorted(self._choices.items())]
+        return _encode(Completion(choices=choices, **_shared(facts, usage)))
+
+
+def _shared(facts: StreamFacts, usage: Usage) -> dict[str, Any]:
+    """What both kinds of answers say beside their choices."""
+    return {
+        "id": facts.completion_id,
+        "created": facts.created,
+        "model": facts.model,
+        "usage": usage_body(usage),
+        "service_tier": facts.service_tier,
+        "system_fingerprint": facts.system_fingerprint,
+        "service_tier_reason": msgspec.UNSET if facts.downgrade_reason is None else facts.downgrade_reason,
+    }
 
 
 def _add_call(call: _Call, piece: ToolCallDelta) -> None:

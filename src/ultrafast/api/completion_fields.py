@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ultrafast.api.chat_fields import Message, Tool
-from ultrafast.api.fields import MAX_LOGPROBS, MAX_MESSAGES, MAX_PROMPTS, GenerationRequest, TokenId
+from ultrafast.api.fields import MAX_LOGPROBS, MAX_MESSAGES, MAX_PROMPTS, Choices, GenerationRequest, TokenId
 
 Tokens = Annotated[list[TokenId], Meta(min_length=1)]
 
@@ -19,7 +19,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     prompt: str | Annotated[list[str | TokenId | Tokens], Meta(min_length=1)]
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
+    best_of: Choices | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

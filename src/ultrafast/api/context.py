@@ -50,6 +50,14 @@ class EdgeContext:
         body = await read_body(exchange, self.settings.max_body_bytes, self.settings.read_timeout_s)
         return parse_body(body, kind)
 
+    async def read_if_any(self, exchange: Exchange, kind: type[Body]) -> Body:
+        """Return the body of a POST that needs none, checked; without one, `kind` with its defaults."""
+        length = exchange.headers.get(b"content-length", b"0")
+        if length == b"0" and b"transfer-encoding" not in exchange.headers:
+            return kind()
+        body = await read_body(exchange, self.settings.max_body_bytes, self.settings.read_timeout_s)
+        return parse_body(body, kind)[0] if body.strip() else kind()
+
     def check_engine(self) -> None:
         """Refuse what needs the engine while there is none. One that restarts is waited for: its requests go on.
 
@@ -58,9 +66,16 @@ class EdgeContext:
         """
         state = self.engine_health().state
         if state is EngineState.STARTING:
-            raise UnavailableError("The model is still loading.", code="model_loading")
+            raise UnavailableError(
+                "The model is still loading.", code="model_loading", hint="wait until GET /health/ready answers 200"
+            )
         if state in (EngineState.FAILED, EngineState.STOPPED):
-            raise UnavailableError("The engine has stopped and serves nothing.", code="engine_stopped", retry_after_s=30)
+            raise UnavailableError(
+                "The engine has stopped and serves nothing.",
+                code="engine_stopped",
+                retry_after_s=30,
+                hint="the log of the server says why",
+            )
 
 
 class ExtraRoute(NamedTuple):

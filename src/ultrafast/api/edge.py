@@ -68,13 +68,12 @@ class Edge:
             await self._answer_error(exchange, error)
         except ClientGoneError:
             raise
-        except Exception as error:
-            # Boundary: a bug in one request is that client's 500 and a line in the log, never more.
-            _logger.exception("request failed unexpectedly", extra={"fields": {"request_id": exchange.request_id}})
+        except Exception as error:  # noqa: BLE001 - boundary: a bug in one request is that client's 500, never more
+            exchange.log_bug(error)
             await self._answer_error(exchange, error)
 
     async def _answer_error(self, exchange: Exchange, error: Exception) -> None:
-        exchange.error_code = getattr(error, "code", "internal_error")
+        exchange.note_error(error)
         if exchange.is_started:
             await exchange.abort_connection()
             return
@@ -91,6 +90,8 @@ class Edge:
         status_class = "aborted" if status in (0, CLIENT_CLOSED_STATUS) else f"{status // 100}xx"
         self.context.recorder.on_response(exchange.route, status_class)
         level = logging.DEBUG if exchange.route in _QUIET_ROUTES else logging.INFO
+        if exchange.failure is not None:
+            level = logging.ERROR
         if _logger.isEnabledFor(level):
             log_fields(_logger, level, "request", _log_fields(exchange, status or CLIENT_CLOSED_STATUS))
 
@@ -113,6 +114,7 @@ def _log_fields(exchange: Exchange, status: int) -> dict[str, object]:
         "route": exchange.route,
         "status": status,
         "error_code": exchange.error_code,
+        "exception": exchange.failure,
         "key": exchange.key_name,
         "total_s": exchange.clock() - exchange.arrival_s,
         **exchange.log_values,

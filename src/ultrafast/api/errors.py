@@ -160,6 +160,8 @@ def status_phrase(status: int) -> str:
 
 def describe(value: Any, limit: int = 60) -> str:
     """Return a given JSON value as text for an error message, cut to `limit` characters; never raises."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a number out of range"
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError, OverflowError):

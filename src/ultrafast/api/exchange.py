@@ -9,6 +9,7 @@ the keep-alive); each write is one whole event and the server keeps their order,
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable
@@ -17,8 +18,11 @@ from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from ultrafast.api.errors import Headers
+from ultrafast.api.errors import Headers, status_of
 from ultrafast.core.clock import Clock
+from ultrafast.observe.logs import describe_failure, log_fields
+
+_logger = logging.getLogger("ultrafast.api")
 
 SCOPE_KEY = "ultrafast.exchange"
 CONNECTION_KEY = "ultrafast.connection"
@@ -72,6 +76,7 @@ class Exchange:
     Attributes:
         request_id: the client's `x-request-id` if it is a sane one, else ours.
         route: the template of the matched route; "unmatched" until then.
+        failure: the class of the error of ours (500) that ended the answer, before or after its headers.
         status: 0 until the answer started; 499 when the client left before its end.
         body_read_s: from the arrival until the whole body was there.
         write_blocked_s: time spent in writes, most of it waiting for a slow reader.
@@ -90,6 +95,7 @@ class Exchange:
         self.route = "unmatched"
         self.status = 0
         self.error_code: str | None = None
+        self.failure: str | None = None
         self.key_name: str | None = None
         self.tenant = ""
         self.log_values: dict[str, Any] = {}
@@ -101,6 +107,7 @@ class Exchange:
         self.is_started = False
         self.is_complete = False
         self.interruption: Interruption | None = None
+        self._is_bug_logged = False
         self._send = send
         self._writer = connection.writer if connection else None
         self._timeout: asyncio.Timeout | None = None
@@ -121,6 +128,20 @@ class Exchange:
             if message["type"] == "http.disconnect":
                 self.interrupt(Interruption.DISCONNECTED)
                 return
+
+    # -- failing
+
+    def note_error(self, error: Exception) -> None:
+        """Keep for the log what went wrong, without its text."""
+        self.error_code = getattr(error, "code", "internal_error")
+        self.failure = type(error).__name__ if status_of(error) == 500 else None
+
+    def log_bug(self, error: Exception) -> None:
+        """Write down an error that should not be: where it is, once. Not its text, which may quote the client."""
+        if not self._is_bug_logged:
+            self._is_bug_logged = True
+            fields = {"request_id": self.request_id, "exception": describe_failure(error)}
+            log_fields(_logger, logging.ERROR, "request failed unexpectedly", fields)
 
     # -- being interrupted
 
@@ -231,6 +252,11 @@ class Exchange:
             self.write_blocked_s += ended_s - started_s
 
 
+def new_request_id() -> str:
+    """Return an id for an answer whose request brought none."""
+    return f"req_{uuid.uuid4().hex}"
+
+
 def _request_id(given: bytes | None) -> str:
     text = given.decode("latin-1") if given else ""
-    return text if _SANE_ID.match(text) else f"req_{uuid.uuid4().hex}"
+    return text if _SANE_ID.match(text) else new_request_id()

@@ -22,6 +22,8 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 CountOrZero = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Choices = Annotated[int, Meta(extra_json_schema={"minimum": 1})]
+"""How many choices there may be is a setting: `api.options` checks it, and one message says both limits."""
 TierName = Literal["ultrafast", "priority", "fast", "default", "standard", "auto", "flex", "batch"]
 
 
@@ -38,7 +40,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    n: Choices | None = None
     max_tokens: Count | None = None
     min_tokens: CountOrZero | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None

@@ -8,7 +8,6 @@ stopped. Whichever has something to say interrupts the answer; the events are th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol
@@ -22,8 +21,6 @@ from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import CallRecorder
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent, Started, Usage
 from ultrafast.serving.lane import DeltaLane
-
-_logger = logging.getLogger("ultrafast.api")
 
 
 class Chunks(Protocol):
@@ -123,7 +120,7 @@ class Generation:
             return
         if isinstance(error, ClientGoneError) or not exchange.is_started:
             raise error
-        exchange.error_code = getattr(error, "code", "internal_error")
+        exchange.note_error(error)
         await exchange.finish_within_stall(b"data: " + error_body(error, exchange.request_id) + b"\n\n" + DONE)
         raise StreamFailedError from error
 
@@ -256,5 +253,5 @@ class StreamFailedError(Exception):
 
 
 def _unexpected(error: Exception, exchange: Exchange) -> Exception:
-    _logger.error("request failed unexpectedly", exc_info=error, extra={"fields": {"request_id": exchange.request_id}})
+    exchange.log_bug(error)
     return error

@@ -14,7 +14,7 @@ from ultrafast.api.chunks import ChatChunks, CompletionChunks, StreamFacts
 from ultrafast.api.collect import Collector
 from ultrafast.api.completion_fields import CompletionRequest, split_prompts
 from ultrafast.api.context import EdgeContext
-from ultrafast.api.errors import ApiError
+from ultrafast.api.errors import ApiError, describe
 from ultrafast.api.exchange import ClientGoneError, Exchange
 from ultrafast.api.fields import MAX_PROMPTS, GenerationRequest
 from ultrafast.api.generation import Begin, Chunks, Generation, StreamFailedError
@@ -211,7 +211,7 @@ def _prompts(request: CompletionRequest, options: GenerationOptions) -> list[str
     if len(prompts) * options.num_choices > MAX_PROMPTS:
         raise _invalid("n", f"prompts times n must be at most {MAX_PROMPTS}, got {len(prompts)} * {options.num_choices}.")
     if request.best_of is not None and request.best_of != options.num_choices:
-        raise _invalid("best_of", f"best_of must equal n ({options.num_choices}), got {request.best_of}.")
+        raise _invalid("best_of", f"best_of must equal n ({options.num_choices}), got {describe(request.best_of)}.")
     if options.echo and options.num_logprobs is not None:
         raise _invalid("logprobs", "logprobs of the prompt are not supported; leave echo or logprobs out.")
     return prompts

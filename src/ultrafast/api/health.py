@@ -13,10 +13,18 @@ from ultrafast.engine.health import EngineHealth, EngineState
 from ultrafast.observe.metrics import CONTENT_TYPE
 
 RETRY_AFTER_S = 1
+_HINTS = {
+    "starting": "the model is loading; ask again",
+    "restarting": "the engine is being replaced, its requests go on then; ask again",
+    "stalled": "no step ends although there is work; the log of the server may say why; the engine is replaced if it stays so",
+    "failed": "the engine has given up; the log of the server says why; start the server again",
+    "stopped": "the server has stopped; start it again",
+    "draining": "the server is shutting down; send requests to another one",
+}
 
 
 class Readiness(msgspec.Struct):
-    """`reason`: ready, starting, restarting, stalled, failed, stopped or draining."""
+    """`reason`: ready, starting, restarting, stalled, failed, stopped or draining; `hint`: what to do unless it is ready."""
 
     status: str
     reason: str
@@ -25,6 +33,7 @@ class Readiness(msgspec.Struct):
     is_stalled: bool
     num_restarts: int
     last_step_age_s: float | None
+    hint: str | None = None
 
 
 class Health:
@@ -50,6 +59,7 @@ class Health:
             health.is_stalled,
             health.num_restarts,
             health.last_step_age_s,
+            _HINTS.get(reason),
         )
         headers: Headers = [] if is_ready else [(b"retry-after", b"%d" % RETRY_AFTER_S)]
         await exchange.respond(200 if is_ready else 503, headers, msgspec.json.encode(answer))

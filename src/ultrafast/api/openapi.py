@@ -32,6 +32,7 @@ class _Operation:
     streams: bool = False
     errors: tuple[int, ...] = ()
     needs_key: bool = True
+    needs_body: bool = True
 
 
 OPERATIONS = (
@@ -52,8 +53,8 @@ OPERATIONS = (
         "Forget all KV that no running request needs",
         ClearAnswer,
         ClearRequest,
-        False,
-        _POST_ERRORS,
+        errors=_POST_ERRORS,
+        needs_body=False,
     ),
 )
 
@@ -83,7 +84,7 @@ def _operation(operation: _Operation) -> dict[str, Any]:
         "responses": {"200": _success(operation)} | {str(status): _error(status) for status in operation.errors},
     }
     if operation.body is not None:
-        described["requestBody"] = {"required": True, "content": _json(operation.body)}
+        described["requestBody"] = {"required": operation.needs_body, "content": _json(operation.body)}
     if operation.needs_key:
         described["security"] = [{"key": []}, {}]
     if "{model}" in operation.path:

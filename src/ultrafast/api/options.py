@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from ultrafast.api.errors import ApiError
+from ultrafast.api.errors import ApiError, describe
 from ultrafast.api.fields import MAX_BIAS, GenerationRequest, JsonObjectFormat, JsonSchemaFormat, ResponseFormats
 from ultrafast.core.request import RequestSlo
 from ultrafast.core.tiers import TIER_ALIASES, ServiceTier, parse_tier
@@ -21,6 +22,8 @@ PRIORITY_TIERS = {
 }
 
 
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+_DECIMAL = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,3})?|\.[0-9]{1,20}")
 MAX_SLO_MS = 86_400_000.0
 """A day."""
 MAX_SUPERSEDE_KEY_BYTES = 256
@@ -42,9 +45,9 @@ def generation_options(
     Raises:
         ApiError: 400, with the parameter at fault.
     """
-    num_choices = request.n or 1
-    if num_choices > max_num_choices:
-        raise _invalid("n", f"n must be an integer at least 1 and at most {max_num_choices}, got {num_choices}.")
+    num_choices = 1 if request.n is None else request.n
+    if not 1 <= num_choices <= max_num_choices:
+        raise _invalid("n", f"n must be an integer at least 1 and at most {max_num_choices}, got {describe(num_choices)}.")
     _check_stream_options(request)
     return GenerationOptions(
         max_tokens=max_tokens,
@@ -129,11 +132,9 @@ def _milliseconds(headers: Mapping[bytes, bytes], name: str) -> float | None:
     if given is None:
         return None
     text = given.decode("latin-1").strip()
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= MAX_SLO_MS:  # false for nan, too
+    # float() would also take "1_0", "nan" and "infinity".
+    value = float(text) if _DECIMAL.fullmatch(text) else 0.0
+    if not 0 < value <= MAX_SLO_MS:
         raise _invalid(name, f"{name} must be a number above 0 and at most {MAX_SLO_MS:.0f} (milliseconds), got {text[:40]!r}.")
     return value / 1000
 
@@ -158,8 +159,8 @@ def _repeat_penalty(ours: float | None, vllm_name: float | None) -> float | None
 def _logit_bias(bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     pairs = []
     for key, value in bias.items():
-        # int() would also take "+1", " 1", "1_0" and digits of other scripts.
-        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+        # int() would also take "+1", " 1", "1_0", digits of other scripts, and "01" beside "1".
+        if not _TOKEN_ID.fullmatch(key):
             raise _invalid(f"logit_bias.{key[:40]}", f"logit_bias: keys must be token ids, got {key[:40]!r}.")
         if not -MAX_BIAS <= value <= MAX_BIAS:
             raise _invalid(

@@ -1,39 +1,61 @@
 """uvicorn's HTTP protocol with what an edge needs beside it: early stamps, limits on headers, and our error bodies.
 
+What is no HTTP, or too much of it, never becomes a request: it is refused here, after the answers to the requests before it.
+
+    parse error, too large, too slow ---> [ earlier answers end ] ---> answer, half-close, linger ---> closed
+
 Depends on uvicorn's own methods (0.54, `uvicorn/protocols/http/httptools_impl.py`); the component tests notice a change.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from asyncio.events import TimerHandle
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ultrafast.api.errors import ApiError, error_body, status_phrase
-from ultrafast.api.exchange import CONNECTION_KEY, Connection
+from ultrafast.api.exchange import CONNECTION_KEY, Connection, new_request_id
+from ultrafast.observe.logs import log_fields
+
+_logger = logging.getLogger("ultrafast.api")
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 8
+LINGER_S = 2.0
+"""After a refusal the client may go on sending for so long: closing on unread bytes would reset the connection, and the answer
+might be lost."""
 
 
 class EdgeProtocol(HttpToolsProtocol):
     """One client connection.
 
-    A request's clock starts with its first byte. Headers must arrive within `header_timeout_s` and be below 64 KiB.
+    A request's clock starts with its first byte. Request line and headers must arrive within `header_timeout_s` and have at most
+    `MAX_HEADER_BYTES` together.
     """
 
     header_timeout_s = 30.0
+
+    @staticmethod
+    def on_refused(status: int) -> None:
+        """Called with the status of what never became a request; for the metrics."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._connection: Connection | None = None
         self._header_timer: TimerHandle | None = None
         self._num_header_bytes = 0
-        self._is_in_headers = True
+        self._num_begun = 0  # messages that began in the data at hand
+        self._is_in_headers = False
+        self._is_in_body = False
         self._active: RequestResponseCycle | None = None
+        self._upgrade_head: bytes | None = None
+        self._refusal: ApiError | None = None
+        self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -43,23 +65,48 @@ class EdgeProtocol(HttpToolsProtocol):
         self._stop_header_timer()
         super().connection_lost(exc)
         # With pipelined requests uvicorn tells only the newest one, which may not even have started.
-        active = self._active
-        if active is not None and not active.response_complete:
-            active.disconnected = True
-            active.message_event.set()
+        if self._active is not None:
+            _disconnect(self._active)
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._is_in_headers:
+        if self._refusal is not None:
+            return
+        self._num_begun = 0
+        is_between = not (self._is_in_headers or self._is_in_body)
+        self._unset_keepalive_if_required()
+        rest = data
+        while rest:
+            rest = self._parse(rest)
+        # All of the data belongs to headers that are still incomplete.
+        if self._is_in_headers and self._num_begun == int(is_between):
             self._num_header_bytes += len(data)
-            if self._num_header_bytes > MAX_HEADER_BYTES:
-                self._refuse(431, "headers_too_large", f"The request's headers are larger than {MAX_HEADER_BYTES} bytes.")
+            self._check_header_bytes()
+
+    def _parse(self, data: bytes) -> bytes:
+        """As uvicorn does, but an offer to upgrade is not taken, and no line is logged for what anybody may send.
+
+        Returns:
+            what is to be parsed next.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # The parser takes what follows the headers for another protocol, the request's body included. Nobody has to accept
+            # an offer (RFC 9110, section 7.8), and clients of Java make one with every first request: read it without the offer.
+            head, self._upgrade_head = self._upgrade_head, None
+            if head is not None:
+                self.parser = httptools.HttpRequestParser(self)
+                return head + data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        return b""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._connection = Connection(time.monotonic(), self.transport.abort)
         self.scope[CONNECTION_KEY] = self._connection  # type: ignore[literal-required]
+        self._num_begun += 1
         self._is_in_headers = True
         self._num_header_bytes = 0
         self._start_header_timer()
@@ -67,20 +114,60 @@ class EdgeProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_header_timer()
         self._is_in_headers = False
+        self._num_header_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        self._check_header_bytes()
+        if self._refusal is not None:
+            return
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._upgrade_head = self._head_without_upgrade()
+            return
         super().on_headers_complete()
+        self._is_in_body = True
+        if self.scope["http_version"] == "1.0":
+            _close_instead_of_chunks(self.cycle)
         if self._connection is not None and self.cycle is not None:
             self._connection.writer = _ChunkWriter(self.cycle)
         # uvicorn stops reading while a pipelined request waits, and would then not notice that the client leaves.
         if len(self.pipeline) <= MAX_PIPELINED:
             self.flow.resume_reading()
 
+    def on_body(self, body: bytes) -> None:
+        if self._refusal is None:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self._refusal is not None or self._upgrade_head is not None:
+            return
+        self._is_in_body = False
         if self._connection is not None:
             self._connection.body_complete_s = time.monotonic()
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._refuse_in_turn()
+
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "invalid_http", msg)
+        """Refuse what uvicorn's parser cannot read: in the chunks of a body, or in what should be the beginning of a request."""
+        broken = self.cycle if self._is_in_body else None
+        if broken is None:
+            self._refuse(ApiError(400, "invalid_http", msg))
+            return
+        waiting = [entry for entry in self.pipeline if entry[0] is not broken]
+        self.pipeline.clear()
+        self.pipeline.extend(waiting)
+        if broken is self._active and broken.response_started:
+            self.transport.close()  # it has its answer already, and nothing can follow a broken body
+            return
+        _disconnect(broken)
+        if broken is self._active:
+            self._active = None
+        self._refuse(ApiError(400, "invalid_http", "The request's body is not valid chunked encoding."))
+
+    def _head_without_upgrade(self) -> bytes:
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active = cycle
@@ -88,6 +175,8 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _start_header_timer(self) -> None:
         self._stop_header_timer()
+        if self._refusal is not None:
+            return
         self._header_timer = self.loop.call_later(self.header_timeout_s, self._on_header_timeout)
 
     def _stop_header_timer(self) -> None:
@@ -96,21 +185,62 @@ class EdgeProtocol(HttpToolsProtocol):
             self._header_timer = None
 
     def _on_header_timeout(self) -> None:
-        self._refuse(408, "request_timeout", f"The request's headers did not arrive within {self.header_timeout_s:g} s.")
+        message = f"The request's headers did not arrive within {self.header_timeout_s:g} s."
+        self._refuse(ApiError(408, "request_timeout", message))
 
-    def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer what never becomes a request, and close."""
-        if self.transport is None or self.transport.is_closing():
+    def _check_header_bytes(self) -> None:
+        if self._num_header_bytes > MAX_HEADER_BYTES:
+            message = f"The request's headers are larger than {MAX_HEADER_BYTES} bytes."
+            self._refuse(ApiError(431, "headers_too_large", message))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer what never becomes a request, and close. The first refusal stands; nothing is parsed after it."""
+        if self._refusal is None:
+            self._refusal = error
+            self._stop_header_timer()
+            self._refuse_in_turn()
+
+    def _refuse_in_turn(self) -> None:
+        """Send the refusal, if there is one, once every earlier request has its answer."""
+        is_busy = self._active is not None and not self._active.response_complete
+        if self._refusal is None or self._is_refused or is_busy or self.transport.is_closing():
             return
-        # An answer that is still under way cannot be followed by anything.
-        if self._active is None or self._active.response_complete:
-            body = error_body(ApiError(status, code, message), "none")
-            head = (
-                f"HTTP/1.1 {status} {status_phrase(status)}\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + body)
-        self.transport.close()
+        self._is_refused = True
+        self._unset_keepalive_if_required()
+        error, request_id = self._refusal, new_request_id()
+        body = error_body(error, request_id)
+        head = (
+            f"HTTP/1.1 {error.status} {status_phrase(error.status)}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nx-request-id: {request_id}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
+        self.on_refused(error.status)
+        log_fields(_logger, logging.INFO, "refused", {"request_id": request_id, "status": error.status, "error_code": error.code})
+
+
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Tell the application that nobody is there any more."""
+    if not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.message_event.set()
+
+
+def _close_instead_of_chunks(cycle: RequestResponseCycle) -> None:
+    """HTTP/1.0 has no chunks: a body of unknown length ends where the connection ends (RFC 9112, section 6.1)."""
+    send, is_open_ended = cycle.send, False
+
+    async def send_unframed(message: Any) -> None:
+        nonlocal is_open_ended
+        if message["type"] == "http.response.start":
+            is_open_ended = all(name != b"content-length" for name, _ in message["headers"])
+            cycle.chunked_encoding = False if is_open_ended else None
+        elif is_open_ended:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = send_unframed  # type: ignore[method-assign]
 
 
 class _ChunkWriter:

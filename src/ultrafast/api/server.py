@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 import sys
@@ -145,10 +146,18 @@ class _Server(uvicorn.Server):
 
 def _config(app: Edge) -> uvicorn.Config:
     settings = app.context.settings
-    protocol = type("Protocol", (EdgeProtocol,), {"header_timeout_s": settings.read_timeout_s})
+    recorder = app.context.recorder
+
+    class Protocol(EdgeProtocol):
+        header_timeout_s = settings.read_timeout_s
+
+        @staticmethod
+        def on_refused(status: int) -> None:
+            recorder.on_response("unmatched", f"{status // 100}xx")
+
     return uvicorn.Config(
         app,
-        http=protocol,
+        http=Protocol,
         ws="none",
         # `serve` enters the lifespan itself, so that what it raises keeps its type.
         lifespan="off",
@@ -166,7 +175,7 @@ def _bind(host: str, port: int, write_stall_timeout_s: float) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise _cannot_listen(host, port, error) from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -183,9 +192,19 @@ def _bind(host: str, port: int, write_stall_timeout_s: float) -> socket.socket:
     return sock
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"cannot listen on {host}:{port}: {error.strerror or error}",
-        param="server.port",
-        hint="another server may hold the port; choose one with --port, or 0 for a free one",
-    )
+_HOST_HINT = "--host takes an address of this machine: 127.0.0.1 for this machine only, 0.0.0.0 for every interface"
+_HINTS = {
+    errno.EADDRINUSE: "another server holds the port; choose one with --port, or 0 for a free one",
+    errno.EACCES: "ports below 1024 are reserved for privileged users; choose another one with --port",
+    errno.EADDRNOTAVAIL: _HOST_HINT,
+}
+
+
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> ConfigError:
+    if isinstance(error, UnicodeError):
+        reason, hint = "this is no host name", _HOST_HINT
+    else:
+        reason = error.strerror or str(error)
+        hint = _HOST_HINT if isinstance(error, socket.gaierror) else _HINTS.get(error.errno or 0, "check --host and --port")
+    param = "server.host" if hint is _HOST_HINT else "server.port"
+    return ConfigError(f"cannot listen on {host}:{port}: {reason}", param=param, hint=hint)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ultrafast.cli.http_client import ServerClient
+from ultrafast.cli.text_files import read_text_file
 from ultrafast.config.api_keys import read_api_keys
 
 
@@ -54,9 +55,10 @@ def clear(client: ServerClient, keep_disk: bool) -> None:
 @click.pass_obj
 def warm(client: ServerClient, files: tuple[Path, ...]) -> None:
     """Compute the KV of system prompts, one per FILE, so that the first request that uses one finds it."""
+    texts = {file: read_text_file(str(file), "system prompt") for file in files}
     model = client.get("/v1/models")["data"][0]["id"]
-    for file in files:
-        messages = [{"role": "system", "content": file.read_text(encoding="utf-8")}, {"role": "user", "content": "."}]
+    for file, text in texts.items():
+        messages = [{"role": "system", "content": text}, {"role": "user", "content": "."}]
         body = {"model": model, "messages": messages, "max_tokens": 1, "service_tier": "flex"}
         usage = client.post("/v1/chat/completions", body)["usage"]
         click.echo(f"{file}: {usage['prompt_tokens']} tokens")

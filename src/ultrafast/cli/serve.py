@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,9 +14,9 @@ from ultrafast.cli.listen import url_of, warn_if_open
 from ultrafast.cli.loading import LoadingDisplay
 from ultrafast.cli.options import load_from_options, settings_options
 from ultrafast.cli.settle import settle
+from ultrafast.cli.text_files import read_text_file
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.config.settings import Settings
-from ultrafast.core.errors import ConfigError
 from ultrafast.engine.options import EngineFacts
 from ultrafast.models.resolve import resolve_model
 from ultrafast.observe.logs import set_up_logging
@@ -96,19 +95,8 @@ def ready_line(url: str, model_id: str, facts: EngineFacts, is_json: bool) -> st
 
 def _read_template(settings: Settings) -> str | None:
     file = settings.model.chat_template_file
-    return None if file is None else _read_text(file, "chat template", "model.chat_template_file")
+    return None if file is None else read_text_file(file, "chat template", "model.chat_template_file")
 
 
 def _read_prompt(prompt: str) -> str:
-    return _read_text(prompt[1:], "pinned prompt", "model.pinned_prompts") if prompt.startswith("@") else prompt
-
-
-def _read_text(file: str, what: str, param: str) -> str:
-    path = Path(file).expanduser()
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(
-            f"Cannot read the {what} {path}: {reason}.", param=param, hint="Check the path and its permissions."
-        ) from error
+    return read_text_file(prompt[1:], "pinned prompt", "model.pinned_prompts") if prompt.startswith("@") else prompt

@@ -27,7 +27,7 @@ def read_api_keys(path: str | None, environ: Mapping[str, str]) -> tuple[tuple[s
 
 def _read_file(path: Path) -> list[tuple[str, str]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise _error(f"Cannot read the API key file {path}: {reason}.", "Check the path and its permissions.") from error

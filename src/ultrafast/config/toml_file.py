@@ -36,7 +36,7 @@ def read_toml(path: Path) -> TomlFile:
         ConfigError: the file cannot be read, is not UTF-8 or is not TOML; the message names file and line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"Cannot read the settings file {path}: {error.strerror}.",

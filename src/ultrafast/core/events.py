@@ -65,12 +65,14 @@ class RequestFinished:
     """The terminal event.
 
     Attributes:
-        error: message when `reason` is ERROR.
+        error: message when `reason` is ERROR, and when it is REJECT because the request can never run here; `error_code` and
+            `error_param` say in the second case what the client did wrong.
         num_cached_tokens: prompt tokens that were truly skipped at the *first* scheduling.
         num_host_tokens, num_disk_tokens: of the cached tokens, those that came from host memory and from disk.
         num_computed_tokens: tokens that went through a forward pass for this request, recomputation included.
         scheduled_s, first_token_s: None when it never got that far.
-        drop_reason: after REJECT and EXPIRE. retry_after_s: when to come back then, seconds; None = it would not help.
+        drop_reason: after EXPIRE, and after REJECT for want of room or time.
+        retry_after_s: with a drop_reason: when to come back, seconds; None = it would not help.
         num_pauses: how often it stood aside for more urgent requests, its KV kept.
     """
 
@@ -92,6 +94,8 @@ class RequestFinished:
     num_pauses: int = 0
     drop_reason: DropReason | None = None
     retry_after_s: float | None = None
+    error_code: str | None = None
+    error_param: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
 
 def assemble_fake(configure: Configure, _: Progress) -> Parts:
     """A model-free engine, for tests: text without meaning, the real scheduler, the real process around it."""
-    facts = _fake_facts(configure.options)
+    facts = fake_facts(configure.options)
     executor = FakeExecutor(
         capacity_tokens=facts.kv_capacity_tokens, max_step_tokens=facts.max_step_tokens, vocab_size=facts.vocab_size
     )
@@ -82,7 +82,8 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
     return Scheduler(limits)
 
 
-def _fake_facts(options: EngineOptions) -> EngineFacts:
+def fake_facts(options: EngineOptions) -> EngineFacts:
+    """What the engine without a model says about itself."""
     capacity = options.kv_capacity_tokens or 65_536
     return EngineFacts(
         build="fake",

@@ -23,7 +23,7 @@ from ultrafast.engine.options import EngineFacts, EngineOptions
 from ultrafast.engine.stream import EngineStream
 from ultrafast.engine.supervisor import Supervisor
 
-CHILD_COMMAND = (sys.executable, "-P", "-m", "ultrafast.engine.child")
+CHILD_COMMAND = (sys.executable, "-P", "-m", "ultrafast.engine_process")
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Prompts that a child has not read yet (it reads at once unless it is stopped); beyond that, new requests are refused."""
 _ABORT_GRACE_S = 2.0
@@ -37,7 +37,7 @@ class EngineClient:
         clock: monotonic seconds, the clock of the child (`time.monotonic`) unless in tests.
         on_loading: told of the progress of every start.
         policy: when a child counts as stalled or hung, and how it is replaced.
-        command: how to start a child; `--fd N` is appended.
+        command: how to start a child; `arguments` and `--fd N` are appended.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class EngineClient:
         *,
         policy: RecoveryPolicy | None = None,
         command: Sequence[str] = CHILD_COMMAND,
+        arguments: Sequence[str] = (),
     ) -> None:
         policy = policy or RecoveryPolicy()
         self._clock = clock
@@ -56,7 +57,7 @@ class EngineClient:
         self._request_listeners: list[Callable[[Request], None]] = []
         self._restart_listeners: list[Callable[[EngineRestarted], None]] = []
         self._ledger = Ledger(clock, policy.max_request_crashes)
-        self._supervisor = Supervisor(options, self, command=command, policy=policy, clock=clock)
+        self._supervisor = Supervisor(options, self, command=(*command, *arguments), policy=policy, clock=clock)
         self._task: asyncio.Task[None] | None = None
         self._facts: EngineFacts | None = None
         self._failure: UltrafastError | None = None
@@ -71,7 +72,7 @@ class EngineClient:
         """Start the child and wait until it is ready. Once.
 
         Raises:
-            ModelFileError: the child cannot serve this model with these options.
+            ModelFileError, ConfigError: the child cannot serve this model, or not with these options.
             EngineFailedError: it died again and again while loading.
         """
         assert self._task is None, "started twice"

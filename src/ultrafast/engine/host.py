@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import logging
 import os
 import queue
 import socket
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ultrafast.core.errors import UltrafastError
+from ultrafast.core.errors import ConfigError, UltrafastError
 from ultrafast.engine.codec import FrameError, engine_side_reader
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.kvstore.disk import DiskStore
@@ -39,6 +40,8 @@ from ultrafast.engine.messages import (
 from ultrafast.engine.options import EngineFacts
 from ultrafast.engine.outbox import Outbox
 from ultrafast.engine.tether import tether_to_parent
+
+_log = logging.getLogger("ultrafast.engine")
 
 EXIT_OK = 0
 EXIT_LOAD_FAILED = 3
@@ -91,7 +94,9 @@ def serve(sock: socket.socket, assemble: Assemble) -> int:
     try:
         parts = assemble(configure, ProgressMeter(outbox))
     except UltrafastError as error:
-        outbox.send_last_words(LoadFailed(error.message, error.hint), _LAST_WORDS_TIMEOUT_S)
+        outbox.send_last_words(
+            LoadFailed(error.message, error.hint, error.code, error.param, isinstance(error, ConfigError)), _LAST_WORDS_TIMEOUT_S
+        )
         return EXIT_LOAD_FAILED
     gc.collect()
     gc.freeze()  # the model's tables live as long as the process: no later collection has to walk them
@@ -132,7 +137,7 @@ class CommandReader(threading.Thread):
         except ConnectionResetError:
             pass
         except FrameError as error:
-            sys.stderr.write(f"engine: {error}\n")
+            _log.error("the API process sent what cannot be read: %s", error)
             _exit_now(EXIT_BROKEN_PEER)
         _exit_now(EXIT_OK)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from ultrafast.core.clock import Clock
@@ -68,7 +69,7 @@ class _Compiled(NamedTuple):
     """A request whose grammar is ready, or the reason why it never will be."""
 
     request: Request
-    error: str | None
+    error: InvalidRequestError | None
 
 
 class EngineLoop:
@@ -185,30 +186,35 @@ class EngineLoop:
         try:
             self._executor.prepare_request(request)
         except InvalidRequestError as reason:
-            error = reason.message
+            error = reason
         self._inbox.put(_Compiled(request, error))
 
-    def _start_compiled(self, request: Request, error: str | None) -> list[Event]:
+    def _start_compiled(self, request: Request, error: InvalidRequestError | None) -> list[Event]:
         if self._compiling.pop(request.request_id, None) is None:  # aborted meanwhile
             self._executor.end_request(request.request_id)
             return []
-        return self._start(request) if error is None else [self._ended(request, FinishReason.ERROR, error)]
+        return self._start(request) if error is None else [self._refused(request, error)]
 
     def _start(self, request: Request) -> list[Event]:
         now = self._clock()
         try:
             self._executor.begin_request(request)
         except InvalidRequestError as reason:
-            return [self._ended(request, FinishReason.ERROR, reason.message)]
+            return [self._refused(request, reason)]
         return self._scheduler.add(request, now)
 
     def _abort(self, request_id: str) -> list[Event]:
         request = self._compiling.pop(request_id, None)
         if request is not None:
-            return [self._ended(request, FinishReason.ABORT, None)]
+            return [self._ended(request, FinishReason.ABORT)]
         return self._scheduler.abort(request_id, self._clock())
 
-    def _ended(self, request: Request, reason: FinishReason, error: str | None) -> RequestFinished:
+    def _refused(self, request: Request, error: InvalidRequestError) -> RequestFinished:
+        # What could begin once and cannot be continued is not the client's fault.
+        reason = FinishReason.ERROR if request.output_tokens else FinishReason.REJECT
+        return replace(self._ended(request, reason), error=error.message, error_code=error.code, error_param=error.param)
+
+    def _ended(self, request: Request, reason: FinishReason) -> RequestFinished:
         """The terminal event of a request that never reached the scheduler."""
         return RequestFinished(
             request.request_id,
@@ -222,7 +228,6 @@ class EngineLoop:
             scheduled_s=None,
             first_token_s=None,
             finished_s=self._clock(),
-            error=error,
         )
 
     def _report(self, events: list[Event]) -> None:

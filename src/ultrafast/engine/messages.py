@@ -74,10 +74,16 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 
 
 class LoadFailed(msgspec.Struct, tag="load_failed", frozen=True):
-    """The child cannot serve and exits; starting it again would not help."""
+    """The child cannot serve and exits; starting it again would not help. The fields are those of `UltrafastError`.
+
+    `is_setting`: a setting is at fault (ConfigError), not the model file (ModelFileError).
+    """
 
     message: str
     hint: str | None = None
+    code: str | None = None
+    param: str | None = None
+    is_setting: bool = False
 
 
 class StepReport(msgspec.Struct, tag="step", frozen=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ultrafast.core.clock import Clock
-from ultrafast.core.errors import EngineFailedError, ModelFileError, UltrafastError
+from ultrafast.core.errors import ConfigError, EngineFailedError, ModelFileError, UltrafastError
 from ultrafast.engine.health import EngineState, RecoveryPolicy
 from ultrafast.engine.messages import (
     Configure,
@@ -163,7 +163,8 @@ class Supervisor:
             self._user.on_loading(message)
         else:
             assert isinstance(message, LoadFailed)
-            self._load_error = ModelFileError(message.message, hint=message.hint)
+            kind = ConfigError if message.is_setting else ModelFileError
+            self._load_error = kind(message.message, code=message.code, param=message.param, hint=message.hint)
 
     def _give_up(self, reason: str) -> UltrafastError | None:
         """Judge a lost child: is there any use in starting another one?"""

@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, TextIO
 
 ROOT_LOGGER = "ultrafast"
+_MAX_CAUSES = 4
+_MAX_FRAMES = 12
 _QUIET_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
 
 
@@ -39,6 +43,21 @@ def _attach(logger: logging.Logger, handler: logging.Handler, level: str) -> Non
     logger.propagate = "." in logger.name
     if not logger.propagate:
         logger.addHandler(handler)
+
+
+def describe_failure(error: BaseException) -> str:
+    """Name the class of an exception and where it was raised, and its causes. Never its text, which may quote a client.
+
+    ZeroDivisionError at edge.py:68 _serve > generation.py:130 _pump < KeyError at body.py:31 _read
+    """
+    causes: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(causes) < _MAX_CAUSES:
+        frames = traceback.extract_tb(cause.__traceback__)[-_MAX_FRAMES:]
+        places = " > ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)
+        causes.append(f"{type(cause).__qualname__} at {places or 'an unknown place'}")
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return " < ".join(causes)
 
 
 def log_fields(logger: logging.Logger, level: int, message: str, fields: Mapping[str, Any]) -> None:

@@ -16,7 +16,9 @@ _MESSAGES = {
 def refusal(finished: RequestFinished) -> UltrafastError:
     """Return the error for a request that was refused or expired."""
     reason = finished.drop_reason
-    assert reason is not None, "a refused request has a reason"
+    if reason is None:
+        assert finished.error is not None, "a refused request has a reason"
+        return InvalidRequestError(finished.error, code=finished.error_code, param=finished.error_param)
     error: UltrafastError
     if reason is DropReason.SLO_UNREACHABLE:
         error = InvalidRequestError(

@@ -14,6 +14,7 @@ from llguidance import LLMatcher
 
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.serving.contract import ResponseFormat
+from ultrafast.serving.endless_schemas import is_endless
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -27,12 +28,17 @@ LARGE_SCHEMA_CHARS = 2048
 _WHITESPACE = r"(\n {0,16}| )?"
 JSON_OPTIONS: JsonCompileOptions = {"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE, "lenient": False}
 
+_UNSATISFIABLE = "Unsatisfiable schema: "
+"""How llguidance's validator begins when the schema contradicts itself."""
+_HINT_IMPOSSIBLE = "no answer can match this schema; change or remove what contradicts itself"
+_HINT_UNSUPPORTED = "leave out what is not supported; the answer would otherwise not be guaranteed to match"
+
 
 def grammar_for(response_format: ResponseFormat) -> str | None:
     """Return the grammar of a response format, None for free text.
 
     Raises:
-        InvalidRequestError: the schema is malformed, unsupported or too large.
+        InvalidRequestError: the schema is malformed, unsupported, too large, or nothing can match it.
     """
     if response_format.kind == "text":
         return None
@@ -66,12 +72,32 @@ def schema_text(schema: dict[str, Any], param: str) -> str:
 
 @lru_cache(maxsize=256)
 def _compiled(schema: str) -> str:
+    check_ends(schema, "response_format")
     try:
         grammar = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
     except ValueError as error:
         raise _bad_schema(str(error), "response_format") from error
     check_grammar(grammar, "response_format")
     return grammar
+
+
+def check_ends(schema: str, param: str) -> None:
+    """Refuse a schema that only infinitely deep values would match; it would cost all tokens and give nothing.
+
+    Raises:
+        InvalidRequestError: it is such a schema.
+    """
+    try:
+        endless = is_endless(json.loads(schema))
+    except RecursionError as error:
+        raise InvalidRequestError(f"{param}: the schema is nested too deeply", param=param) from error
+    if endless:
+        raise InvalidRequestError(
+            f"{param}: the schema cannot be satisfied: it requires itself again and again, and no value of finite depth matches",
+            code="invalid_json_schema",
+            param=param,
+            hint="let the recursion end: make the recursive property optional, or add an alternative, for example null",
+        )
 
 
 def check_grammar(grammar: str, param: str) -> None:
@@ -86,9 +112,11 @@ def check_grammar(grammar: str, param: str) -> None:
 
 
 def _bad_schema(reason: str, param: str) -> InvalidRequestError:
+    is_impossible = _UNSATISFIABLE in reason
+    what = "cannot be satisfied" if is_impossible else "cannot be enforced"
     return InvalidRequestError(
-        f"{param}: the schema cannot be enforced: {reason}"[:600],
+        f"{param}: the schema {what}: {reason.removeprefix(_UNSATISFIABLE)}"[:600],
         code="invalid_json_schema",
         param=param,
-        hint="leave out what is not supported; the answer would otherwise not be guaranteed to match",
+        hint=_HINT_IMPOSSIBLE if is_impossible else _HINT_UNSUPPORTED,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.serving.chat_format import ChatFormat
 from ultrafast.serving.contract import ChatCall
-from ultrafast.serving.structured import JSON_OPTIONS, MAX_SCHEMA_CHARS, check_grammar, schema_text
+from ultrafast.serving.structured import JSON_OPTIONS, MAX_SCHEMA_CHARS, check_ends, check_grammar, schema_text
 from ultrafast.serving.tool_formats import ARGS_MARKER, CLOSE_MARKER, OPEN_MARKERS, ToolFormat
 
 MAX_TOOLS = 128
@@ -118,7 +118,9 @@ def _parameters(function: dict[str, Any]) -> str:
     # As with OpenAI: only a function that is declared strict has its whole schema enforced.
     options = {**JSON_OPTIONS, "lenient": function.get("strict") is not True}
     schema = {"type": "object", **(function.get("parameters") or {}), "x-guidance": options}
-    return schema_text(schema, "tools")
+    text = schema_text(schema, "tools")
+    check_ends(text, "tools")
+    return text
 
 
 def _frame(tool_format: ToolFormat, name: str, control_ids: Mapping[str, int]) -> tuple[str, str]:

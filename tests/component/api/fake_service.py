@@ -7,10 +7,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from tests.engine_facts import engine_facts
+
 from ultrafast.core.errors import InvalidRequestError, ModelNotFoundError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.health import EngineHealth, EngineState
-from ultrafast.engine.options import EngineFacts
 from ultrafast.serving.contract import (
     ChatCall,
     ChoiceFinished,
@@ -26,31 +27,7 @@ from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.prompts import Conversation
 from ultrafast.serving.service import ModelInfo
 
-FACTS = EngineFacts(
-    build="b1",
-    model_description="test",
-    num_parameters=1,
-    model_bytes=1,
-    context_train_tokens=2048,
-    kv_capacity_tokens=4096,
-    max_request_tokens=2048,
-    max_step_tokens=512,
-    max_num_running=4,
-    max_num_cached=0,
-    max_cached_tokens=0,
-    num_threads=1,
-    vocab_size=256,
-    has_flash_attention=True,
-    kv_type_k="f16",
-    kv_type_v="f16",
-    can_trim=True,
-    is_recurrent=False,
-    sliding_window=0,
-    state_bytes_per_token=1,
-    state_bytes_fixed=0,
-    load_s=0.1,
-    warmup_s=0.1,
-)
+FACTS = engine_facts(build="b1", max_request_tokens=2048, vocab_size=256, has_flash_attention=True)
 
 Call = ChatCall | CompletionCall
 Script = Callable[[Call], AsyncGenerator[ServingEvent, None]]
@@ -90,6 +67,19 @@ def playing(*events: ServingEvent | Exception) -> Script:
             if isinstance(event, Exception):
                 raise event
             yield event
+
+    return script
+
+
+def failing(error: Exception, num_tokens: int) -> Script:
+    """Say some tokens, then raise."""
+
+    async def script(call: Call) -> AsyncGenerator[ServingEvent, None]:
+        if num_tokens:
+            yield started(call)
+        for _ in range(num_tokens):
+            yield Delta(0, "x", num_tokens=1)
+        raise error
 
     return script
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import httpx
@@ -58,6 +59,24 @@ async def test_clear_with_and_without_the_disk() -> None:
         assert (await http.post("/admin/cache/clear", json={"disk": False})).status_code == 200
         assert (await http.post("/admin/cache/clear", json={"disc": True})).status_code == 400
     assert cache.cleared == [True, False]
+
+
+async def test_clear_without_a_body_clears_every_level() -> None:
+    cache = FakeCache()
+    http, _ = connect(cache)
+
+    async def nothing() -> AsyncIterator[bytes]:
+        yield b""
+
+    async with http:
+        assert (await http.post("/admin/cache/clear")).status_code == 200
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        assert (await http.post("/admin/cache/clear", content=b"", headers=form)).status_code == 200
+        assert (await http.post("/admin/cache/clear", content=nothing())).status_code == 200
+        assert (await http.post("/admin/cache/clear", content=b" \n")).status_code == 200
+        assert (await http.post("/admin/cache/clear", content=b"x")).status_code == 400
+        assert (await http.post("/admin/cache/clear", content=b"{}", headers=form)).status_code == 415
+    assert cache.cleared == [True, True, True, True]
 
 
 async def test_the_cache_is_guarded_like_the_metrics_and_clearing_it_always() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
 from tests.component.api.edge import HELLO, client, make
-from tests.component.api.fake_service import health, playing
+from tests.component.api.fake_service import failing, health, playing
 
 from ultrafast.api.auth import ApiKeys
 from ultrafast.core.errors import (
@@ -21,6 +22,7 @@ from ultrafast.core.errors import (
     UnavailableError,
 )
 from ultrafast.engine.health import EngineState
+from ultrafast.observe.logs import set_up_logging
 
 CHAT = "/v1/chat/completions"
 
@@ -69,8 +71,14 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"max_tokens": 1.5}, "max_tokens", "got 1.5"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "contradicts"),
     ({"max_tokens": 5, "min_tokens": 6}, "min_tokens", "at most max_tokens (5), got 6"),
-    ({"seed": 2**63}, "seed", f"got {2**63}"),
-    ({"n": 0}, "n", "got 0"),
+    ({"seed": 2**63}, "seed", f"an integer at least {-(2**63)} and at most {2**63 - 1} or null, got {2**63}"),
+    ({"max_tokens": 2**31}, "max_tokens", "an integer at least 1 and at most 2147483647 or null, got 2147483648"),
+    ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "an object of at most 1024 entries or null"),
+    ({"messages": [{"role": "tool", "content": "4"}]}, "messages[0].tool_call_id", "is required"),
+    ({"messages": [{"role": "tool", "content": "4", "tool_call_id": None}]}, "messages[0].tool_call_id", "a string, got null"),
+    ({"n": 0}, "n", "an integer at least 1 and at most 16, got 0"),
+    ({"n": -1}, "n", "an integer at least 1 and at most 16, got -1"),
+    ({"n": "two"}, "n", 'an integer or null, got "two"'),
     ({"n": 17}, "n", "at most 16, got 17"),
     ({"stop": ""}, "stop", 'got ""'),
     ({"stop": ["x"] * 17}, "stop", "a list of at most 16 items"),
@@ -78,6 +86,7 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"stop": [None]}, "stop[0]", "got null"),
     ({"logit_bias": {"a": 1}}, "logit_bias.a", "token ids"),
     ({"logit_bias": {"-1": 1}}, "logit_bias.-1", "token ids"),
+    ({"logit_bias": {"1": 1, "01": 1}}, "logit_bias.01", "token ids"),
     ({"logit_bias": {"1": 101}}, "logit_bias.1", "from -100 to 100, got 101"),
     ({"logprobs": 3}, "logprobs", "true or false or null, got 3"),
     ({"top_logprobs": 3}, "top_logprobs", "needs logprobs"),
@@ -181,6 +190,36 @@ async def test_numbers_beyond_any_range(number: bytes) -> None:
     answer = await post(b'{"model":"m","messages":[{"role":"user","content":"x"}],"seed":' + number + b"}")
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "seed")
+    assert "seed must be an integer at least " in error["message"]
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"-1e400", b"1" * 400, b"-" + b"1" * 5000])
+async def test_a_number_beyond_any_range_in_an_unknown_field_is_ignored_like_the_field(number: bytes) -> None:
+    hello = b'"model":"m","messages":[{"role":"user","content":"x","weight":' + number + b"}]"
+    for field in (b'"foo":' + number, b'"foo":{"deep":[' + number + b"]}"):
+        assert (await post(b"{" + field + b"," + hello + b"}")).status_code == 200
+    for bad, param in (
+        (b'"seed":"x"', "seed"),
+        (b'"typical_p":1e400', "typical_p"),
+        (b'"logit_bias":{"1":1e999}', "logit_bias[...]"),
+    ):
+        error = (await post(b'{"foo":' + number + b"," + hello + b"," + bad + b"}")).json()["error"]
+        assert error["param"] == param
+    for bad in (b'"bar":NaN', b'"bar":"\\ud800"', b'"bar":"\x01"', b'"bar":' + b"[" * 200 + b"]" * 200, b'"bar"', b'"bar":1} x'):
+        error_of(await post(b'{"foo":' + number + b"," + hello + b"," + bad + b"}"), 400, "invalid_json")
+
+
+@pytest.mark.parametrize("where", ["response_format", "tools", "chat_template_kwargs"])
+async def test_a_number_beyond_any_range_where_any_value_may_stand(where: str) -> None:
+    fields = {
+        "response_format": b'{"type":"json_schema","json_schema":{"schema":{"maximum":1e400}}}',
+        "tools": b'[{"type":"function","function":{"name":"f","parameters":{"maximum":1e400}}}]',
+        "chat_template_kwargs": b'{"x":1e400}',
+    }
+    body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"' + where.encode() + b'":' + fields[where] + b"}"
+    error = error_of(await post(body), 400, "invalid_value")
+    assert error["param"].startswith(where)
+    assert "a number within the range of a float, got a number out of range" in error["message"]
 
 
 async def test_nul_characters_and_duplicate_keys_are_json() -> None:
@@ -231,6 +270,47 @@ async def test_a_bug_is_a_500_without_its_text(is_stream: bool) -> None:
     answer = await post({**HELLO, "stream": is_stream}, setup=make({"m": playing(ZeroDivisionError("secret"))}))
     error_of(answer, 500, "internal_error", "server_error")
     assert "secret" not in answer.text
+
+
+LOG_SECRET = "what the client wrote"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("after", [0, 1], ids=["before_first_token", "mid_answer"])
+@pytest.mark.parametrize("error", [ZeroDivisionError(LOG_SECRET), EngineFailedError(LOG_SECRET)], ids=["bug", "engine"])
+async def test_what_is_our_fault_is_logged_as_an_error_without_any_text_of_the_client(
+    error: Exception, after: int, is_stream: bool, log_format: Literal["text", "json"]
+) -> None:
+    log = io.StringIO()
+    set_up_logging("error", log_format, log)
+    try:
+        answer = await post({**HELLO, "stream": is_stream}, setup=make({"m": failing(error, after)}))
+        ok = await post()
+    finally:
+        set_up_logging("info")
+    assert ok.status_code == 200
+    text = log.getvalue()
+    assert LOG_SECRET not in text
+    lines = text.splitlines()
+    assert len(lines) == (2 if isinstance(error, ZeroDivisionError) else 1), text
+    for line in lines:
+        assert type(error).__name__ in line
+        assert answer.headers["x-request-id"] in line
+        assert "error" in line
+    if isinstance(error, ZeroDivisionError):
+        assert "fake_service.py:" in lines[0]
+
+
+@pytest.mark.parametrize("error", [InvalidRequestError("x"), OverloadedError("x"), UnavailableError("x")])
+async def test_what_is_not_our_fault_is_no_error_in_the_log(error: UltrafastError) -> None:
+    log = io.StringIO()
+    set_up_logging("error", "text", log)
+    try:
+        await post(setup=make({"m": playing(error)}))
+    finally:
+        set_up_logging("info")
+    assert log.getvalue() == ""
 
 
 async def test_unknown_paths_methods_and_models() -> None:
@@ -318,6 +398,7 @@ async def test_readiness(engine: Any, status: int, reason: str) -> None:
         answer = await http.get("/health/ready")
         assert (answer.status_code, answer.json()["reason"]) == (status, reason)
         assert ("retry-after" in answer.headers) == (status == 503)
+        assert bool(answer.json()["hint"]) == (status == 503)
         assert (await http.get("/health/live")).status_code == 200
 
 

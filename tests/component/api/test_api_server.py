@@ -15,6 +15,7 @@ from tests.component.api.fake_service import FakeService, Gate, flooding, health
 
 from ultrafast.api.app import build_app
 from ultrafast.api.exchange import Exchange
+from ultrafast.api.protocol import MAX_HEADER_BYTES
 from ultrafast.config.settings import ServerSettings
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.errors import EngineFailedError, OverloadedError
@@ -210,26 +211,86 @@ async def test_bodies_and_headers_that_never_come() -> None:
         assert '"code":"request_timeout"' in text
         writer.close()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /v1/models HTTP/1.1\r\nx-slow: ")
-        assert (await reader.read()).startswith(b"HTTP/1.1 408")
         writer.close()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert (await reader.read()).startswith(b"HTTP/1.1 408")
-        writer.close()
+        assert refusal_of(await everything(port, b"POST /v1/models HTTP/1.1\r\nx-slow: "), 408, "request_timeout")
+        assert refusal_of(await everything(port), 408, "request_timeout")
         assert (await post(port)).status_code == 200
+
+
+def head(extra: str = "", method: str = "POST", path: str = CHAT) -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: t\r\n{extra}\r\n".encode()
+
+
+LIVE = head(method="GET", path="/health/live")
+CHUNKED = head("transfer-encoding: chunked\r\n")
+
+
+async def everything(port: int, *pieces: bytes) -> bytes:
+    """Send pieces, each in a packet of its own, and return all that comes until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.01)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def refusal_of(answer: bytes, status: int, code: str) -> str:
+    """Check that the last answer is this refusal in the shape of every error; return its request id."""
+    last = answer[answer.rindex(b"HTTP/1.1 ") :]
+    headers, _, body = last.partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 %d " % status), answer
+    error = json.loads(body)["error"]
+    assert (error["code"], error["type"]) == (code, "invalid_request_error")
+    assert b"connection: close" in headers
+    assert error["request_id"].startswith("req_")
+    assert f"x-request-id: {error['request_id']}".encode() in headers
+    return str(error["request_id"])
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (b"NONSENSE\r\n\r\n", 400, "invalid_http"),
+        (b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n", 400, "invalid_http"),
+        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400, "invalid_http"),
+        (b"GET / HTTP/9.9\r\n\r\n", 400, "invalid_http"),
+        (head("content-length: 5\r\ntransfer-encoding: chunked\r\n") + b"0\r\n\r\n", 400, "invalid_http"),
+        (head("content-length: 5\r\ncontent-length: 6\r\n") + b"123456", 400, "invalid_http"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "invalid_http"),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 300_000, 431, "headers_too_large"),
+        (b"GET /" + b"a" * 300_000, 431, "headers_too_large"),
+        (head("x: " + "a" * MAX_HEADER_BYTES + "\r\n"), 431, "headers_too_large"),
+        (head("x: y\r\n" * (MAX_HEADER_BYTES // 6)), 431, "headers_too_large"),
+        (CHUNKED + b"zz\r\n{}\r\n0\r\n\r\n", 400, "invalid_http"),
+        (CHUNKED + b"2\r\n{}xx0\r\n\r\n", 400, "invalid_http"),
+        (CHUNKED + b"fffffffffffffffffffff\r\n", 400, "invalid_http"),
+        (CHUNKED + b"-1\r\n", 400, "invalid_http"),
+    ],
+)
+async def test_requests_that_are_no_http_or_too_much(request_bytes: bytes, status: int, code: str) -> None:
+    setup = make()
+    async with listening(setup) as port:
+        first = refusal_of(await everything(port, request_bytes), status, code)
+        second = refusal_of(await everything(port, request_bytes[:40], request_bytes[40:]), status, code)
+        assert first != second
+        assert setup.sample("ultrafast_http_responses_total", route="unmatched", status_class="4xx") == 2
+        assert (await post(port)).status_code == 200
+        await until(lambda: is_idle(setup))
 
 
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
-        (b"NONSENSE\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n", 400),
-        (f"POST {CHAT} HTTP/1.1\r\nhost: t\r\n\r\n".encode(), 411),
-        (f"POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 9999999999\r\nexpect: 100-continue\r\n\r\n".encode(), 413),
-        (b"GET / HTTP/1.1\r\nx: " + b"a" * 300_000, 431),
+        (head(), 411),
+        (head("content-length: 9999999999\r\nexpect: 100-continue\r\n"), 413),
+        (head("content-length: 2\r\ncontent-encoding: gzip\r\n") + b"xx", 415),
+        (head("transfer-encoding: gzip, chunked\r\n") + b"2\r\n{}\r\n0\r\n\r\n", 415),
     ],
 )
-async def test_requests_that_are_no_http_or_too_much(request_bytes: bytes, status: int) -> None:
+async def test_requests_that_are_refused_by_their_headers(request_bytes: bytes, status: int) -> None:
     async with listening(make()) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request_bytes)
@@ -237,6 +298,96 @@ async def test_requests_that_are_no_http_or_too_much(request_bytes: bytes, statu
         assert text.startswith(f"HTTP/1.1 {status}".encode())
         assert b'{"error":{"message":' in text
         writer.close()
+
+
+UPGRADES = [
+    "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n",
+    "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\n",
+]
+
+
+@pytest.mark.parametrize("cut", [0, 30, -20, -1], ids=["whole", "in_headers", "in_body", "last_byte"])
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("offer", UPGRADES, ids=["h2c", "websocket"])
+async def test_an_offer_to_upgrade_is_not_taken_and_the_body_is_read(offer: str, is_chunked: bool, cut: int) -> None:
+    setup = make()
+    if is_chunked:
+        request = head(offer + "transfer-encoding: chunked\r\n") + b"%x\r\n%b\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+    else:
+        request = head(offer + f"content-length: {len(GOOD)}\r\n") + GOOD
+    last = head("connection: close\r\n", "GET", "/health/live")
+    async with listening(setup) as port:
+        answer = await everything(port, request[:cut], request[cut:] + last)
+    assert answer.count(b"HTTP/1.1 200 OK") == 2, answer
+    assert b"Hello world" in answer
+    assert b'{"status":"live"}' in answer
+    assert [call.messages for call in setup.service.calls] == [HELLO["messages"]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("offer", UPGRADES, ids=["h2c", "websocket"])
+async def test_an_offer_without_a_body_is_an_ordinary_request(offer: str) -> None:
+    async with listening(make()) as port:
+        request = head(offer, "GET", "/health/live")
+        answer = await everything(port, request * 500, request, head("connection: close\r\n", "GET", "/health/live"))
+        assert answer.count(b"HTTP/1.1 200 OK") == 502
+        refusal_of(await everything(port, b"CONNECT t:443 HTTP/1.1\r\nhost: t\r\n\r\n"), 400, "invalid_http")
+
+
+async def test_a_client_of_http_1_0_gets_no_chunks() -> None:
+    async with listening(make()) as port:
+        for body in (GOOD, STREAM):
+            old = head(f"content-length: {len(body)}\r\n").replace(b"HTTP/1.1", b"HTTP/1.0") + body
+            headers, _, rest = (await everything(port, old)).partition(b"\r\n\r\n")
+            assert b"transfer-encoding" not in headers
+            assert b"connection: close" in headers
+            if body is STREAM:
+                assert rest.startswith(b"data: {")
+                assert rest.endswith(b"}\n\ndata: [DONE]\n\n")
+                assert b"\r" not in rest
+            else:
+                assert json.loads(rest)["choices"][0]["message"]["content"] == "Hello world"
+
+
+async def test_headers_just_below_the_limit_are_taken() -> None:
+    async with listening(make()) as port:
+        big = head("x: " + "a" * (MAX_HEADER_BYTES - 200) + "\r\nconnection: close\r\n", "GET", "/health/live")
+        for cut in (len(big), 1000):
+            assert (await everything(port, big[:cut], big[cut:])).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_large_body_does_not_count_as_headers_of_the_next_request() -> None:
+    padded = GOOD + b" " * 200_000
+    request = head(f"content-length: {len(padded)}\r\n") + padded
+    last = head("connection: close\r\n", "GET", "/health/live")
+    async with listening(make()) as port:
+        answer = await everything(port, request + last[:20], last[20:])
+        assert answer.count(b"HTTP/1.1 200") == 2
+
+
+@pytest.mark.parametrize("garbage", [b"NONSENSE\r\n\r\n", CHUNKED + b"zz\r\n"], ids=["no_request", "bad_chunk"])
+@pytest.mark.parametrize("body", [GOOD, STREAM], ids=["whole", "stream"])
+async def test_what_came_before_the_garbage_is_still_answered(garbage: bytes, body: bytes) -> None:
+    gate = Gate()
+    setup = make({"m": waiting(gate, "a", after=("b",))})
+    async with listening(setup) as port, asyncio.TaskGroup() as group:
+        request = head(f"content-length: {len(body)}\r\n") + body
+        answer = group.create_task(everything(port, request, LIVE, garbage, LIVE))
+        await gate.entered.wait()
+        gate.opened.set()
+        text = await answer
+        refusal_of(text, 400, "invalid_http")
+        assert text.count(b"HTTP/1.1 200") == 2
+        assert b'{"status":"live"}' in text
+        await until(lambda: is_idle(setup))
+        assert gate.num_aborted == 0
+
+
+async def test_a_broken_body_ends_a_request_that_waits_for_it() -> None:
+    setup = make()
+    async with listening(setup) as port:
+        refusal_of(await everything(port, CHUNKED, b"5\r\n12345\r\n", b"zz\r\n"), 400, "invalid_http")
+        await until(lambda: setup.sample("ultrafast_http_responses_total", route=CHAT, status_class="aborted") == 1)
+        assert not setup.service.calls
 
 
 async def test_a_large_refused_body_still_gets_its_answer() -> None:

@@ -50,6 +50,8 @@ async def test_attainment_is_counted_by_tier_and_shown() -> None:
         ("x-slo-ttft-ms", "0"),
         ("x-slo-ttft-ms", "-5"),
         ("x-slo-ttft-ms", "nan"),
+        ("x-slo-ttft-ms", "1_0"),
+        ("x-slo-ttft-ms", "inf"),
         ("x-slo-tpot-ms", "inf"),
         ("x-slo-tpot-ms", "fast"),
         ("x-queue-ttl-ms", ""),

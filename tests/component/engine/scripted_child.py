@@ -9,17 +9,18 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from ultrafast.core.errors import InvalidRequestError, ModelFileError
+from ultrafast.core.errors import ConfigError, InvalidRequestError, ModelFileError
 from ultrafast.core.events import Event, RequestFinished, RequestScheduled, StepFinished, TokenProduced
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import KvMoved, KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
+from ultrafast.engine.assembly import fake_facts
 from ultrafast.engine.host import Parts, Progress, run_process
 from ultrafast.engine.messages import Configure
-from ultrafast.engine.options import EngineFacts
 
 POISON = 666
 """A prompt that starts with this token kills the process; its second token says at which output index."""
@@ -27,7 +28,7 @@ POISON = 666
 
 class Script(msgspec.Struct):
     step_s: float = 0.0
-    load: str = "ok"  # ok | slow (for ever) | fail | crash
+    load: str = "ok"  # ok | slow (for ever) | fail | setting | crash
     fail_loads_after: int | None = None  # loads after so many crash; counted in `counter_file`
     counter_file: str = ""
     stuck_file: str = ""  # steps hang while it exists ...
@@ -156,44 +157,19 @@ class ScriptedExecutor:
     def close(self) -> None: ...
 
 
-def facts() -> EngineFacts:
-    return EngineFacts(
-        build="scripted",
-        model_description="",
-        num_parameters=0,
-        model_bytes=0,
-        context_train_tokens=0,
-        kv_capacity_tokens=0,
-        max_request_tokens=0,
-        max_step_tokens=0,
-        max_num_running=0,
-        max_num_cached=0,
-        max_cached_tokens=0,
-        num_threads=1,
-        vocab_size=50_000,
-        has_flash_attention=False,
-        kv_type_k="f16",
-        kv_type_v="f16",
-        can_trim=True,
-        is_recurrent=False,
-        sliding_window=0,
-        state_bytes_per_token=0,
-        state_bytes_fixed=0,
-        load_s=0.0,
-        warmup_s=0.0,
-    )
-
-
 def assemble(configure: Configure, on_progress: Progress) -> Parts:
     script = msgspec.json.decode(os.environ["SCRIPTED_CHILD"], type=Script)
     on_progress("load", 0.5)
     if script.load == "fail" or not configure.options.model_path:
         raise ModelFileError("the model file is cut", hint="fetch it again")
+    if script.load == "setting":
+        raise ConfigError("the pool is too large", code="context_failed", param="engine.kv_capacity_tokens", hint="lower it")
     while script.load == "slow":
         time.sleep(1)
     if script.load == "crash" or _is_load_too_many(script):
         os.abort()
-    return Parts(ScriptedExecutor(script), PlainScheduler(script), facts())
+    facts = replace(fake_facts(configure.options), build="scripted", vocab_size=50_000)
+    return Parts(ScriptedExecutor(script), PlainScheduler(script), facts)
 
 
 def _is_load_too_many(script: Script) -> bool:

@@ -101,7 +101,7 @@ def test_it_exits_when_told_while_loading(start: Callable[[Script], Child]) -> N
 def test_it_says_why_it_cannot_load(start: Callable[[Script], Child]) -> None:
     child = start(Script(load="fail"))
     child.send(Configure(EngineOptions("m")))
-    assert child.read_until(LoadFailed)[-1] == LoadFailed("the model file is cut", "fetch it again")
+    assert child.read_until(LoadFailed)[-1] == LoadFailed("the model file is cut", "fetch it again", "invalid_model_file")
     assert child.wait() == EXIT_LOAD_FAILED
 
 

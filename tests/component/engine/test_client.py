@@ -17,7 +17,7 @@ import uvloop
 from tests.component.engine.scripted_child import POISON, Script, expected_text
 
 from ultrafast.core.clock import Clock
-from ultrafast.core.errors import EngineFailedError, ModelFileError, UnavailableError
+from ultrafast.core.errors import ConfigError, EngineFailedError, ModelFileError, UnavailableError
 from ultrafast.core.events import Event, RequestFinished, TokenProduced
 from ultrafast.core.request import FinishReason, Request, SamplingParams
 from ultrafast.engine.client import EngineClient
@@ -133,10 +133,10 @@ async def test_leaving_the_stream_aborts(monkeypatch: pytest.MonkeyPatch) -> Non
         assert end_of(await collect(stream)).reason is FinishReason.ABORT
 
 
-async def test_a_request_the_engine_refuses_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_the_engine_refuses_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(monkeypatch) as client:
         end = end_of(await collect(client.submit(make_request("bad", prompt=(-1,)))))
-        assert (end.reason, end.error) == (FinishReason.ERROR, "a negative token id")
+        assert (end.reason, end.error) == (FinishReason.REJECT, "a negative token id")
 
 
 class Gate:
@@ -306,6 +306,15 @@ async def test_a_model_that_cannot_be_served_fails_the_start(monkeypatch: pytest
     assert client.health().state is EngineState.FAILED
     with pytest.raises(UnavailableError):
         client.submit(make_request("a"))
+    await client.close()
+
+
+async def test_a_setting_that_cannot_work_comes_back_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = make_client(monkeypatch, Script(load="setting"))
+    with pytest.raises(ConfigError, match="the pool is too large") as caught:
+        await client.start()
+    error = caught.value
+    assert (error.code, error.param, error.hint) == ("context_failed", "engine.kv_capacity_tokens", "lower it")
     await client.close()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ultrafast.core.step import KvMoved, ReadRun, WriteRun
-from ultrafast.engine.assembly import _fake_facts
+from ultrafast.engine.assembly import fake_facts
 from ultrafast.engine.kvstore import run_file
 from ultrafast.engine.kvstore.disk import DiskStore
 from ultrafast.engine.kvstore.setup import open_levels
@@ -159,11 +159,11 @@ def test_other_models_files_count_and_go_first_unless_their_server_runs(tmp_path
     own.close()
 
 
-def test_a_folder_that_cannot_be_used_leaves_the_level_off(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_used_leaves_the_level_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("not a folder")
     options = EngineOptions("model", kv_host_bytes=1 << 20, kv_disk_bytes=1 << 20, kv_disk_path=str(tmp_path / "file"))
-    levels = open_levels(options, _fake_facts(options), KEY, 1 << 30)
+    levels = open_levels(options, fake_facts(options), KEY, 1 << 30)
     assert levels.disk is None
     assert levels.limits is not None
     assert levels.limits.disk_bytes == 0
-    assert "disk is off" in capfd.readouterr().err
+    assert "disk is off" in caplog.text

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,24 @@ async def client() -> AsyncIterator[EngineClient]:
     await engine.start()
     yield engine
     await engine.close(drain_timeout_s=60)
+
+
+@pytest.mark.parametrize(("level", "is_written"), [("warning", True), ("error", False)])
+async def test_the_log_of_the_child_is_set_up_as_the_servers(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, level: str, is_written: bool
+) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "kv")  # no folder can be there: worth a warning
+    options = EngineOptions("none", kv_capacity_tokens=4096, kv_host_bytes=1 << 20, kv_disk_bytes=1 << 20, kv_disk_path=folder)
+    command = (*CHILD_COMMAND, "--executor", "fake")
+    engine = EngineClient(options, command=command, arguments=("--log-level", level, "--log-format", "json"))
+    await engine.start()
+    await engine.close()
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert len(lines) == int(is_written)
+    for line in lines:
+        assert (line["level"], line["logger"]) == ("warning", "ultrafast.engine")
+        assert "the KV level on disk is off" in line["message"]
 
 
 def make_request(index: int, max_tokens: int) -> Request:
@@ -70,7 +90,7 @@ async def test_a_crash_in_the_middle_changes_no_token(client: EngineClient) -> N
 async def test_a_refused_request_ends_with_its_reason_and_the_engine_lives_on(client: EngineClient) -> None:
     refused = Request("bad", (VOCAB_SIZE,), SamplingParams(max_tokens=3))
     _, end = await collect(client, refused)
-    assert end.reason is FinishReason.ERROR
+    assert end.reason is FinishReason.REJECT
     assert "cannot run" in str(end.error)
     tokens, _ = await collect(client, make_request(1, max_tokens=5))
     assert len(tokens) == 5

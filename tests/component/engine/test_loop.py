@@ -36,7 +36,7 @@ class SlowGrammarExecutor(FakeExecutor):
             assert threading.current_thread().name.startswith("grammar"), "grammars are not compiled on the engine thread"
             assert self.gate.wait(WAIT_S)
             if request.params.grammar == "bad":
-                raise InvalidRequestError("the grammar does not compile")
+                raise InvalidRequestError("the grammar does not compile", code="invalid_grammar", param="response_format")
             self.compiled.add(request.request_id)
         super().prepare_request(request)
 
@@ -133,7 +133,8 @@ def test_a_bad_grammar_and_an_abort_while_compiling_end_once() -> None:
     assert running.finished("gone").reason is FinishReason.ABORT
     executor.gate.set()
     event = running.finished("broken")
-    assert (event.reason, event.error) == (FinishReason.ERROR, "the grammar does not compile")
+    assert (event.reason, event.error) == (FinishReason.REJECT, "the grammar does not compile")
+    assert (event.error_code, event.error_param) == ("invalid_grammar", "response_format")
     running.loop.post(Submit(make("next")))
     assert running.finished("next").reason is FinishReason.LENGTH
     running.stop()

@@ -158,14 +158,30 @@ def test_a_broken_grammar_is_an_error_and_the_process_lives(executor: LlamaExecu
     assert generate(executor, prompt, SamplingParams(temperature=0), num=2)
 
 
-def test_a_schema_that_nothing_satisfies_fails_alone_and_tells_no_internals(executor: LlamaExecutor, prompt: list[int]) -> None:
+def test_a_grammar_without_any_output_is_refused_before_it_runs(executor: LlamaExecutor, prompt: list[int]) -> None:
     grammar = llguidance.LLMatcher.grammar_from_json_schema({"$ref": "#"})
+    with pytest.raises(InvalidRequestError, match="cannot be satisfied") as caught:
+        executor.prepare_request(Request("bad", tuple(prompt), SamplingParams(grammar=grammar)))
+    assert (caught.value.param, caught.value.code) == ("response_format", "invalid_json_schema")
+
+
+def test_a_grammar_that_gets_stuck_fails_alone_and_tells_no_internals(executor: LlamaExecutor, prompt: list[int]) -> None:
+    schema = {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1, "$defs": {"x": {"$ref": "#/$defs/x"}}}
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
     executor.begin_request(Request("stuck", tuple(prompt), SamplingParams(temperature=0, grammar=grammar)))
-    result = executor.run(StepPlan(0, work=(SequenceWork("stuck", 0, 0, tuple(prompt), samples=True),)))
+    failed: list[tuple[str, str]] = []
+    written, tokens = 0, tuple(prompt)
+    for step in range(8):
+        result = executor.run(StepPlan(step, work=(SequenceWork("stuck", 0, written, tokens, samples=True, output_index=step),)))
+        assert result.status is StepStatus.OK
+        written += len(tokens)
+        failed += result.failed
+        if failed:
+            break
+        tokens = (result.sampled[0].token,)
     executor.end_request("stuck")
     free(executor, 0)
-    assert result.status is StepStatus.OK
-    [(request_id, message)] = result.failed
+    [(request_id, message)] = failed
     assert request_id == "stuck"
     assert "cannot be satisfied" in message
     assert "$ref" not in message

@@ -16,6 +16,12 @@ def test_file_and_variable_are_joined(tmp_path):
     )
 
 
+def test_a_file_of_a_windows_editor_is_read(tmp_path):
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xef\xbb\xbffirst-key-1\r\nbob second-key-2\r\n")
+    assert read_api_keys(str(file), {}) == (("line 1", "first-key-1"), ("bob", "second-key-2"))
+
+
 def test_no_source_means_no_keys():
     assert read_api_keys(None, {"ULTRAFAST_API_KEY": " "}) == ()
 

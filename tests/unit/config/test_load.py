@@ -85,6 +85,14 @@ def test_broken_toml_names_the_line(write_toml):
     assert "quotes" in (caught.value.hint or "")
 
 
+def test_a_file_of_a_windows_editor_is_read(tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_bytes(b"\xef\xbb\xbf[server]\r\nport = 8081\r\n")
+    loaded = load_settings({}, file)
+    assert loaded.settings.server.port == 8081
+    assert loaded.origins["server.port"] == f"{file} line 2"
+
+
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         load_settings({}, tmp_path / "none.toml")

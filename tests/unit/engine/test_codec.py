@@ -62,7 +62,7 @@ from_engine = st.one_of(
     reports,
     st.builds(Heartbeat, counts, seconds, st.booleans()),
     st.builds(Loading, ids, seconds),
-    st.builds(LoadFailed, ids, st.none() | ids),
+    st.builds(LoadFailed, ids, st.none() | ids, st.none() | ids, st.none() | ids, st.booleans()),
 )
 
 

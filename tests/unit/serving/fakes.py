@@ -6,6 +6,8 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+from tests.engine_facts import engine_facts
+
 from ultrafast.core.events import Event, RequestFinished, RequestScheduled, TokenProduced
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import TokenLogprobs
@@ -71,13 +73,7 @@ class FakeTokenizer:
 
 
 def facts(max_request_tokens: int = 1000, vocab_size: int = 300) -> EngineFacts:
-    return EngineFacts(
-        build="b0", model_description="fake", num_parameters=1, model_bytes=1, context_train_tokens=1000, kv_capacity_tokens=1000,
-        max_request_tokens=max_request_tokens, max_step_tokens=64, max_num_running=4, max_num_cached=0,
-        max_cached_tokens=0, num_threads=1, vocab_size=vocab_size,
-        has_flash_attention=True, kv_type_k="f16", kv_type_v="f16", can_trim=True, is_recurrent=False, sliding_window=0,
-        state_bytes_per_token=1, state_bytes_fixed=0, load_s=0.0, warmup_s=0.0,
-    )  # fmt: skip
+    return engine_facts(build="b0", max_request_tokens=max_request_tokens, vocab_size=vocab_size)
 
 
 Script = Callable[[Request], list[tuple[Event, ...]]]

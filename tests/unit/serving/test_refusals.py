@@ -43,6 +43,17 @@ async def test_a_refusal_says_why_and_when_to_come_back(reason: DropReason) -> N
         assert caught.value.code == "sla_unavailable"
 
 
+async def test_what_can_never_run_is_the_clients_mistake() -> None:
+    def script(request: Request) -> list[tuple[Event, ...]]:
+        end = finished(request, FinishReason.REJECT)
+        return [(replace(end, error="it cannot be satisfied", error_code="invalid_json_schema", error_param="response_format"),)]
+
+    with pytest.raises(InvalidRequestError, match="it cannot be satisfied") as caught:
+        await _answer(World(script=script))
+    assert (caught.value.code, caught.value.param) == ("invalid_json_schema", "response_format")
+    assert caught.value.drop_reason is None
+
+
 async def test_another_tier_than_asked_for_is_told() -> None:
     plain = says(FakeTokenizer(), "Hello")
 

@@ -9,6 +9,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.serving import structured
 from ultrafast.serving.contract import ResponseFormat
+from ultrafast.serving.endless_schemas import is_endless
 
 
 class ByteVocabulary:
@@ -94,6 +95,79 @@ def test_what_cannot_be_enforced_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         structured.grammar_for(schema(bad))
     assert caught.value.param == "response_format"
+
+
+def required(name: str, value: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: value}, "required": [name]}
+
+
+def endless(reference: str = "#") -> dict[str, Any]:
+    return required("next", {"$ref": reference})
+
+
+UNSATISFIABLE: list[dict[str, Any]] = [
+    {"$ref": "#"},
+    {"allOf": [{"$ref": "#"}]},
+    {"anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#"}}},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    {"$ref": "#/$defs/a", "$defs": {"a": endless("#/$defs/b"), "b": endless("#/$defs/a")}},
+    endless(),
+    endless("#/properties/next"),
+    required("deep", {"type": "array", "prefixItems": [endless("#")], "minItems": 1}),
+    {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+    {"type": ["array", "object"], "items": {"$ref": "#"}, "minItems": 2, **endless()} | {"type": ["array", "object"]},
+    {"type": "object", "additionalProperties": {"$ref": "#"}, "required": ["x"]},
+    required("a", {"$ref": "#/$defs/~0~1"}) | {"$defs": {"~/": endless("#/$defs/~0~1")}},
+    {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#"}},
+    endless("#loop") | {"$anchor": "loop"},
+    required("a", {"$ref": "#/$defs/a%20b"}) | {"$defs": {"a b": endless("#/$defs/a%20b")}},
+    {"enum": []},
+    {"type": []},
+    {"anyOf": []},
+    {"oneOf": [{"enum": []}]},
+    {"type": "string", "minLength": 5, "maxLength": 2},
+    {"type": "integer", "minimum": 5, "maximum": 2},
+    {"type": "integer", "minimum": 1, "maximum": 2, "multipleOf": 5},
+    {"type": "array", "minItems": 5, "maxItems": 2},
+    {"allOf": [{"const": 1}, {"const": 2}]},
+    {"allOf": [{"type": "string", "pattern": "^a$"}, {"type": "string", "pattern": "^b$"}]},
+    {"type": "string", "pattern": "^abc$", "maxLength": 1},
+    required("a", False),
+    required("a", required("b", {"type": "array", "items": False, "minItems": 1})),
+]
+
+
+@pytest.mark.parametrize("bad", UNSATISFIABLE)
+def test_what_nothing_can_match_is_refused_and_the_message_says_so(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be satisfied") as caught:
+        structured.grammar_for(schema(bad))
+    assert (caught.value.param, caught.value.code) == ("response_format", "invalid_json_schema")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("good", "text"),
+    [
+        ({"type": "object", "properties": {"next": {"$ref": "#"}}, "additionalProperties": False}, '{"next":{"next":{}}}'),
+        ({"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}]}, "[[null],null]"),
+        (required("next", {"anyOf": [{"$ref": "#"}, {"type": "null"}]}), '{"next":{"next":null}}'),
+        ({**endless(), "type": ["object", "null"]}, '{"next":null}'),
+        ({**endless(), "type": "null"}, "null"),
+        ({"type": "array", "items": {"$ref": "#"}}, "[[],[[]]]"),
+        (required("a", {"$ref": "#/$defs/t"}) | {"$defs": {"t": {"type": "string"}, "unused": endless()}}, '{"a":"x"}'),
+        ({"type": "object", "minProperties": 1, "additionalProperties": {"type": ["null", "object"]}}, '{"x":null}'),
+        ({"$anchor": "t", "type": "object", "properties": {"t": {"$ref": "#t"}}, "additionalProperties": False}, '{"t":{}}'),
+        ({"type": "object", "patternProperties": {"^x": {"type": "null"}}, "required": ["x"]}, '{"x":null}'),
+    ],
+)
+def test_a_recursion_that_can_end_is_enforced(good: dict[str, Any], text: str) -> None:
+    assert accepts(structured.grammar_for(schema(good)), text)
+
+
+def test_a_long_chain_of_references_is_followed_to_its_end() -> None:
+    links = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(200)}
+    assert not is_endless({"$ref": "#/$defs/d0", "$defs": {**links, "d200": {"type": "null"}}})
+    assert is_endless({"$ref": "#/$defs/d0", "$defs": {**links, "d200": {"$ref": "#/$defs/d7"}}})
 
 
 def test_deep_schema_is_refused() -> None:

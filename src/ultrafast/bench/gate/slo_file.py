@@ -30,7 +30,7 @@ def read_slo_file(path: Path) -> list[Target]:
         ConfigError: unreadable, no TOML, an unknown key or tier, a value of the wrong kind, or no target at all.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"Cannot read the SLO file {path}: {error.strerror}.", hint="Check the path given with --slo."

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from ultrafast.engine.kvstore.disk import DiskStore
 from ultrafast.engine.options import EngineFacts, EngineOptions
 from ultrafast.kv.levels import LevelLimits
+
+_log = logging.getLogger("ultrafast.engine")
 
 HOST_SHARE = 10
 """By default, host memory for KV is 1/HOST_SHARE of what is free at the start, and at most MAX_DEFAULT_HOST_BYTES."""
@@ -58,6 +60,5 @@ def _open_disk(options: EngineOptions, key: bytes) -> DiskStore | None:
 
 
 def say(line: str) -> None:
-    """One line for people, on the child's standard error."""
-    sys.stderr.write(f"engine: {line}\n")
-    sys.stderr.flush()
+    """One line for people, in the log."""
+    _log.warning("%s", line)

@@ -134,10 +134,12 @@ def check_abi(c: Any, path: Path) -> None:
                 raise _abi_error(path, f"{struct}.{name} defaults to {value!r}, expected {expected!r}")
 
 
-def _open_hint(reason: str, is_override: bool) -> str | None:
+def _open_hint(reason: str, is_override: bool) -> str:
     if "libgomp" in reason:
         return "install the OpenMP runtime (Debian, Ubuntu: apt install libgomp1)"
-    return f"unset {OVERRIDE_VARIABLE} to use the library that ships with {PINNED_WHEEL}" if is_override else None
+    if is_override:
+        return f"unset engine.libllama_path and {OVERRIDE_VARIABLE} to use the library that ships with {PINNED_WHEEL}"
+    return f"reinstall it: pip install --force-reinstall {PINNED_WHEEL}=={PINNED_VERSION}"
 
 
 def _abi_error(path: Path, reason: str) -> ConfigError:

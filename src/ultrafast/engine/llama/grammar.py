@@ -40,10 +40,10 @@ class GrammarCompiler:
         )
 
     def matcher(self, grammar: str) -> GrammarMatcher:
-        """Compile a grammar; may take up to a second for a very large one.
+        """Compile a grammar and find what may come first; may take up to a second for a very large one.
 
         Raises:
-            InvalidRequestError: it does not compile.
+            InvalidRequestError: it does not compile, or no output satisfies it.
         """
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
@@ -52,7 +52,18 @@ class GrammarCompiler:
                 code="invalid_grammar",
                 param="response_format",
             )
-        return GrammarMatcher(matcher, self._vocab.size)
+        started = GrammarMatcher(matcher, self._vocab.size)
+        try:
+            is_empty = bool(started.forbidden().all())
+        except GrammarError:
+            is_empty = True
+        if is_empty:
+            raise InvalidRequestError(
+                "response_format: the schema cannot be satisfied: it admits no output at all",
+                code="invalid_json_schema",
+                param="response_format",
+            )
+        return started
 
 
 class GrammarMatcher:
@@ -62,17 +73,22 @@ class GrammarMatcher:
         self._matcher = matcher
         self._mask = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
         self._vocab_size = vocab_size
+        self._forbidden: npt.NDArray[np.bool_] | None = None
 
     def forbidden(self) -> npt.NDArray[np.bool_]:
         """True for each token id that must not come next. Raises GrammarError when the grammar hit a limit."""
+        if self._forbidden is not None:
+            return self._forbidden
         llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask)
         if self._matcher.is_error():
             raise GrammarError(_STUCK)
         bits = np.unpackbits(self._mask.view(np.uint8), bitorder="little", count=self._vocab_size)
-        return cast("npt.NDArray[np.bool_]", bits == 0)
+        self._forbidden = cast("npt.NDArray[np.bool_]", bits == 0)
+        return self._forbidden
 
     def accept(self, token: int) -> None:
         """Move on by one token that the mask admitted."""
+        self._forbidden = None
         if not self._matcher.consume_token(token):
             raise GrammarError(_STUCK)
 

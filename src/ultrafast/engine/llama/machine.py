@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ultrafast.core.errors import ConfigError
+
 _CGROUP_CPU = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
@@ -18,6 +20,22 @@ def usable_cores() -> int:
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return max(1, min(affinity, _quota_cores(affinity)))
+
+
+def check_threads(num_threads: int) -> None:
+    """Refuse more compute threads than there are cores for.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    cores = usable_cores()
+    if num_threads > cores:
+        raise ConfigError(
+            f"engine.num_threads = {num_threads}, but this process may use {cores} cores; "
+            "more threads than cores make every token slower",
+            param="engine.num_threads",
+            hint="leave it out (or 0): one thread per usable core",
+        )
 
 
 def available_memory_bytes() -> int:

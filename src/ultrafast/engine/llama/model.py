@@ -14,7 +14,7 @@ from typing import Any
 
 from ultrafast.core.errors import ConfigError, ModelFileError
 from ultrafast.engine.llama import abi
-from ultrafast.engine.llama.machine import available_memory_bytes, usable_cores
+from ultrafast.engine.llama.machine import available_memory_bytes, check_threads, usable_cores
 from ultrafast.engine.llama.vocab import read_metadata
 from ultrafast.engine.options import EngineOptions
 from ultrafast.kv.ledger import NUM_SPARE_SEQUENCES, num_sequences
@@ -169,13 +169,7 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
     Raises:
         ConfigError: a size cannot work.
     """
-    cores = usable_cores()
-    if options.num_threads > cores:
-        raise ConfigError(
-            f"engine.num_threads = {options.num_threads}, but only {cores} cores are usable",
-            param="engine.num_threads",
-            hint="compute threads spin at barriers: more threads than cores make every step slower; use 0",
-        )
+    check_threads(options.num_threads)
     for name, kind in (("kv_type_k", options.kv_type_k), ("kv_type_v", options.kv_type_v)):
         if kind not in KV_TYPES:
             raise ConfigError(
@@ -195,13 +189,15 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
             f"{options.max_num_running} running, {paused} paused and {cached} cached sequences exceed "
             f"{limit - NUM_SPARE_SEQUENCES}",
             param="engine.max_num_running",
+            hint="lower engine.max_num_running, engine.max_num_paused or engine.max_num_cached",
         )
     if step < options.max_num_running:
         raise ConfigError(
             f"engine.max_step_tokens = {step} is less than engine.max_num_running = {options.max_num_running}",
             param="engine.max_step_tokens",
+            hint="every running sequence needs one token of each step: raise the first or lower the second",
         )
-    return ContextSizes(capacity, min(step, capacity), sequences, cached, paused, options.num_threads or cores)
+    return ContextSizes(capacity, min(step, capacity), sequences, cached, paused, options.num_threads or usable_cores())
 
 
 def _default_paused(model: Model, num_running: int, num_cached: int) -> int:
