@@ -189,7 +189,7 @@ class UltrafastTargets(TierTargets):
     """Tier `ultrafast`."""
 
     ttft_ms: float = Field(default=200, gt=0, description="Objective for the time to first token of tier `ultrafast`.")
-    tpot_ms: float = Field(default=25, gt=0, description="Objective for the time per output token of tier `ultrafast`.")
+    tpot_ms: float = Field(default=50, gt=0, description="Objective for the time per output token of tier `ultrafast`.")
     min_share: float = Field(
         default=0.0, ge=0, le=0.5, description="Part of the step time that tier `ultrafast` gets at least while it has work."
     )
@@ -201,7 +201,7 @@ class PriorityTargets(TierTargets):
     """Tier `priority`."""
 
     ttft_ms: float = Field(default=500, gt=0, description="Objective for the time to first token of tier `priority`.")
-    tpot_ms: float = Field(default=50, gt=0, description="Objective for the time per output token of tier `priority`.")
+    tpot_ms: float = Field(default=75, gt=0, description="Objective for the time per output token of tier `priority`.")
     min_share: float = Field(
         default=0.1, ge=0, le=0.5, description="Part of the step time that tier `priority` gets at least while it has work."
     )
@@ -213,7 +213,7 @@ class DefaultTargets(TierTargets):
     """Tier `default`."""
 
     ttft_ms: float = Field(default=2000, gt=0, description="Objective for the time to first token of tier `default`.")
-    tpot_ms: float = Field(default=100, gt=0, description="Objective for the time per output token of tier `default`.")
+    tpot_ms: float = Field(default=150, gt=0, description="Objective for the time per output token of tier `default`.")
     min_share: float = Field(
         default=0.1, ge=0, le=0.5, description="Part of the step time that tier `default` gets at least while it has work."
     )

@@ -33,7 +33,7 @@ async def test_attainment_is_counted_by_tier_and_shown() -> None:
         answer = (await http.get("/v1/slo")).json()
     tiers = {tier["id"]: tier for tier in answer["data"]}
     assert list(tiers) == ["ultrafast", "priority", "default", "flex"]
-    assert tiers["priority"]["objectives"] == {"ttft_ms": 500, "tpot_ms": 50}
+    assert tiers["priority"]["objectives"] == {"ttft_ms": 500, "tpot_ms": 75}
     for window in ("1m", "10m", "1h"):
         shown = tiers["priority"]["attainment"][window]
         assert (shown["num_met"], shown["num_missed"], shown["share"]) == (1, 1, 0.5)
