@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class ServiceTier(StrEnum):
-    """A latency class. Members stand in order of urgency: the first is served first."""
+    """A latency class. Members stand in the default order of urgency: the first is served first."""
 
     ULTRAFAST = "ultrafast"
     PRIORITY = "priority"
@@ -19,7 +19,7 @@ class ServiceTier(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Position in the order of urgency; 0 is the most urgent."""
+        """Position in the default order of urgency; 0 is the most urgent. A server may have another order."""
         return _RANKS[self]
 
 

@@ -7,7 +7,7 @@
 
 The most urgent work in the step is bounded by nobody. What comes after must fit:
 
-- beside a decode: into what is left until its next token is due (its TPOT objective after the last one);
+- beside a decode: into what is left until its next token is due (its TPOT objective after the last one; earlier when it is behind);
 - beside a prefill: into a quarter more than what is in the step already, and into nothing while that would make it miss a
   deadline which it can still meet.
 
@@ -89,7 +89,7 @@ class StepBudget:
     def close_rank(self, decodes: Iterable[LiveRequest], prefills: Iterable[LiveRequest]) -> None:
         """All work of a rank is in: it now bounds what less urgent ranks may add."""
         for live in decodes:
-            self._limit_s = min(self._limit_s, live.last_token_s + live.tpot_s - self._now)
+            self._limit_s = min(self._limit_s, live.token_due_s - self._now)
         for live in prefills:
             stretch = PREFILL_STRETCH if self._may_stretch(live) else 0.0
             self._limit_s = min(self._limit_s, self._predict_s(0, 0) * (1 + stretch))
