@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ultrafast.core.step import CopyPrefix, KvOp, TrimSequence
-from ultrafast.kv.demotion import MAX_PAUSE_S, Demotion
+from ultrafast.kv.demotion import Demotion
+from ultrafast.kv.departure import Departures
 from ultrafast.kv.eviction import choose_leaf
 from ultrafast.kv.levels import KvLevels, LevelLimits
 from ultrafast.kv.segment import SequenceKv
@@ -62,6 +63,7 @@ class KvLedger:
 
     Attributes:
         levels: the accounts of host memory and disk, or None.
+        departures: copies of sequences that will have to leave, or None where they are moved in one piece.
         now: time of the current plan, set by its maker (for the ages of what is evicted meanwhile).
         version: changes whenever cells may have become available or a new prefix was kept.
     """
@@ -92,6 +94,7 @@ class KvLedger:
         has_levels = has_cache and level_limits is not None and level_limits.host_bytes > 0
         self.levels = KvLevels(level_limits, self.note) if has_levels and level_limits else None
         self.demotion = Demotion(self.levels) if self.levels else None
+        self.departures = Departures(self.levels) if self.levels and can_trim else None
         self.now = 0.0
         self.version = 0
 
@@ -172,6 +175,8 @@ class KvLedger:
         if not self._max_num_cached or sequence.namespace is None or sequence.length == 0:
             self.free(sequence)
             return
+        if self.departures is not None:
+            self.departures.forget(sequence)
         tokens = sequence.tokens()
         sequence.is_kept = is_kept
         if self._tree.has_cover(sequence, tokens, is_whole=not self.can_trim):
@@ -205,6 +210,8 @@ class KvLedger:
         self._leaves.pop(sequence.seq_id, None)
         if self.demotion is not None:
             self.demotion.forget(sequence)
+        if self.departures is not None:
+            self.departures.forget(sequence)
         self._tree.close(sequence)
         self.version += 1
         self._free_ids.append(sequence.seq_id)
@@ -222,7 +229,7 @@ class KvLedger:
         if leaf is None:
             return False
         if self.demotion is not None and leaf.namespace is not None:
-            self.demotion.save_rest(leaf, leaf.namespace, self.now, max_pause_s=MAX_PAUSE_S, is_private=False)
+            self.demotion.save_evicted(leaf, leaf.namespace, self.now)
         self.free(leaf)
         return True
 
@@ -235,19 +242,21 @@ class KvLedger:
             self.levels.clear(with_disk=with_disk)
 
     def swap_out(self, sequence: SequenceKv, namespace: str) -> None:
-        """Free a running sequence; where there is host memory, its KV is there before it is gone from the device.
+        """Copy the rest of a running sequence that leaves to host memory; the caller pins it there, then frees the sequence.
 
         `namespace` is where it will be looked up; a private sequence brings one that nobody else has.
         """
         if self.demotion is not None:
             is_private = sequence.namespace is None
-            self.demotion.save_rest(sequence, namespace, self.now, max_pause_s=None, is_private=is_private)
-        self.free(sequence)
+            self.demotion.save_rest(sequence, namespace, self.now, is_private=is_private)
 
     def tick(self, now: float, *, is_busy: bool) -> None:
         """Do some of what can be done in advance: copies to host memory and disk, and the end of what is too old."""
         self.now = now
+        if self.departures is not None:
+            self.departures.begin_plan()
         if self.demotion is not None and self.levels is not None:
+            self.demotion.begin_plan()
             self._shrink_cache(self.demotion)
             self.demotion.step(now, is_busy=is_busy)
             self.levels.order_writes(now)

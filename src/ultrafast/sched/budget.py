@@ -7,7 +7,7 @@
 
 The most urgent work in the step is bounded by nobody. What comes after must fit:
 
-- beside a decode: into what is left until its next token is due (its TPOT objective after the last one; earlier when it is behind);
+- beside a decode: into what is left until its next token is due (its TPOT objective after the last; earlier when behind);
 - beside a prefill: into a quarter more than what is in the step already, and into nothing while that would make it miss a
   deadline which it can still meet.
 

@@ -15,7 +15,6 @@ from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched.speculation.track import Track
 
-
 MAX_TOKENS_BEHIND = 4.0
 """A stream makes up for so many intervals at most: one that was paused for long must not shut out the others for as long."""
 
@@ -97,7 +96,7 @@ class LiveRequest:
         self.speculation: Track | None = None
 
     def serve_in(self, tier: ServiceTier, policy: TierPolicy, rank: int) -> None:
-        """Set the tier that serves, its urgency, and the objectives that the request does not bring itself. Before it is queued."""
+        """Set the tier that serves, and the objectives that the request does not bring itself. Before it is queued."""
         slo = self.request.slo
         self.tier = tier
         self.rank = rank

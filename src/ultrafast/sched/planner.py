@@ -35,6 +35,7 @@ class Planner:
         self._ledger.tick(now, is_busy=bool(state.running))
         state.take_back(now)
         due_ranks = [rank for rank in range(len(self._limits.tiers)) if state.shares.is_due(rank, item_s(state))]
+        state.departing.copy_ahead(state.holders, sum(live.is_decoding for live in state.running), now)
         self._places.fill(due_ranks, now)
         state.restorer.step(state.running, now)
         while True:
@@ -97,7 +98,7 @@ class Planner:
         return [_work(live, 1) for live in chosen]
 
     def _find_cell(self, live: LiveRequest, num_taken: int, now: float) -> bool:
-        """Make sure of one more cell beside those taken in this step. False: `live` itself had to give way.
+        """Make sure of one more cell beside those taken in this step. False: `live` itself had to give way, or waits for a copy.
 
         `live` is among the candidates, so nobody more urgent or older gives way to it; and since decodes are planned in that
         order, nobody who is in the step already does.
@@ -109,6 +110,8 @@ class Planner:
                 other for other in state.holders if other is live or self._ledger.num_reclaimable(_sequence(other)) > 0
             )
             assert victim is not None, "the request in need is itself a candidate"
+            if not state.departing.may_leave(victim, live.urgency, state.running):
+                return False
             state.preempt(victim, now)
             if victim is live:
                 return False
@@ -142,9 +145,10 @@ class Planner:
             for other in self._state.holders
             if other.urgency > live.urgency and self._ledger.num_reclaimable(_sequence(other)) > 0
         )
-        if victim is not None:
-            self._state.preempt(victim, now)
-        return victim is not None
+        if victim is None or not self._state.departing.may_leave(victim, live.urgency, self._state.running):
+            return False
+        self._state.preempt(victim, now)
+        return True
 
     def _room(self, num_taken: int) -> int:
         """Cells for prefill. One that runs alone always tries with one cell: a fault must not stop it for good."""

@@ -23,6 +23,7 @@ from ultrafast.kv.ledger import KvLedger
 from ultrafast.kv.tree import Match
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.deadlines import QueueDeadlines
+from ultrafast.sched.departing import Departing
 from ultrafast.sched.drain import Drain
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
@@ -61,6 +62,7 @@ class SchedulerState:
         self.paused: list[LiveRequest] = []
         self.cost = CostModel()
         self.restorer = Restorer(self.ledger, self.cost, limits.step_target_s)
+        self.departing = Departing(self.ledger, limits)
         self.faults = Faults()
         self.shares = Shares(limits.tiers)
         self.drain = Drain(len(limits.tiers))
@@ -165,6 +167,7 @@ class SchedulerState:
         self.restorer.discard(live)
         self.ledger.swap_out(live.sequence, live.level_namespace)
         self.restorer.hold(live, live.level_namespace)
+        self.ledger.free(live.sequence)
         live.sequence = None
         live.num_computed = 0
         live.num_preemptions += 1
