@@ -35,6 +35,7 @@ class Departures:
 
     Attributes:
         spent_s: predicted time of the copies ordered since the current plan began.
+        is_in_use: copies were ordered for the plan before: somebody waits for them.
     """
 
     def __init__(self, levels: KvLevels) -> None:
@@ -42,9 +43,11 @@ class Departures:
         self._copied: dict[SequenceKv, _Copied] = {}
         self._next_s = 0.0
         self.spent_s = 0.0
+        self.is_in_use = False
 
     def begin_plan(self) -> None:
         """A new step has its own time to spend."""
+        self.is_in_use = self.spent_s > 0
         self.spent_s = 0.0
 
     def _num_runs_left(self, sequence: SequenceKv) -> int:

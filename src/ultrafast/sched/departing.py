@@ -60,7 +60,8 @@ class Departing:
         low = self._limits.kv_capacity_tokens // LOW_SHARE
         num_available = self._ledger.num_available(None)
         if num_available > 2 * low or len(holders) < 2:
-            departures.forget_all()
+            if not departures.is_in_use:
+                departures.forget_all()
         elif num_available < low:
             victim = choose_victim(holders)
             assert victim is not None, "there are holders"
