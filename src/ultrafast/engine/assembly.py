@@ -75,6 +75,7 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         order=options.tier_order,
         tiers=options.tiers,
         enable_speculation=options.speculation == "auto",
+        enable_reservation=options.enable_reservation,
     )
     return Scheduler(limits)
 

@@ -36,6 +36,7 @@ class EngineOptions:
         kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
         tier_order: the service tiers, the most urgent first. tiers: what each promises, in that order.
         speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
+        enable_reservation: hold back room for more urgent tiers whose requests are likely to come.
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -60,6 +61,7 @@ class EngineOptions:
     kv_disk_path: str | None = None
     kv_ttl_s: float = 86_400.0
     speculation: str = "auto"
+    enable_reservation: bool = True
     libllama_path: str | None = None
     max_num_paused: int = 0
     tier_order: tuple[ServiceTier, ...] = tuple(ServiceTier)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ultrafast.core.step import CopyPrefix, KvOp, TrimSequence
 from ultrafast.kv.demotion import Demotion
 from ultrafast.kv.departure import Departures
-from ultrafast.kv.eviction import choose_leaf
+from ultrafast.kv.eviction import choose_leaf, eviction_key
 from ultrafast.kv.levels import KvLevels, LevelLimits
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.kv.tree import Match, PrefixTree
@@ -261,6 +261,27 @@ class KvLedger:
             self.demotion.step(now, is_busy=is_busy)
             self.levels.order_writes(now)
             self.levels.expire(now)
+
+    def prepare_room(self, num_wanted: int, num_likely: int) -> None:
+        """See that room can be had at once.
+
+        For `num_wanted` cells leaves that are in host memory too are evicted; for `num_likely` more those that would be evicted
+        are copied there first. Without host memory nothing is done: what is evicted in advance would be lost.
+        """
+        demotion = self.demotion
+        if demotion is None or self.num_free >= num_wanted + num_likely:
+            return
+        num_free = self.num_free
+        for leaf in sorted(self._leaves.values(), key=eviction_key):
+            num_cells = self._tree.num_reclaimable(leaf)
+            if num_free >= num_wanted + num_likely or leaf.is_kept:
+                return
+            if demotion.is_wanted(leaf):
+                demotion.hurry(leaf)
+                return
+            if num_free < num_wanted and num_cells:
+                self.free(leaf)
+            num_free += num_cells
 
     def _shrink_cache(self, demotion: Demotion) -> None:
         """Bring the cached leaves down to what they may hold: those copied already at once, others when they are copied."""

@@ -138,6 +138,15 @@ class Metrics:
         self.prefix_hits = self._counter(
             "prefix_cache_hit_tokens", "Prompt tokens that were found there and not computed again, by level.", ["level"]
         )
+        self.reserved_tokens = self._gauge(
+            "reserved_kv_tokens", "Cells that are held back for a tier whose requests are likely to come.", ["tier"]
+        )
+        self.reserved_share = self._gauge(
+            "reserved_step_share", "Share of the target step time that is held back for such a tier.", ["tier"]
+        )
+        self.reserved_places = self._gauge(
+            "reserved_requests", "Requests of such a tier that are likely to come within five seconds.", ["tier"]
+        )
         self.kv_bytes = self._gauge("kv_bytes", "Bytes of KV outside the device, by level.", ["level"])
         self.kv_capacity_bytes = self._gauge("kv_capacity_bytes", "What a level may hold; 0: it is off.", ["level"])
         self.kv_moved_runs = self._counter("kv_moved_runs", "Pieces of KV that were moved between levels.", ["way"])

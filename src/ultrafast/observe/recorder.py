@@ -163,6 +163,12 @@ class Recorder:
         self.metrics.requests_running.set(stats.num_running)
         self.metrics.requests_waiting.set(stats.num_waiting)
         self.metrics.requests_paused.set(stats.num_paused)
+        reserved = {one.tier: one for one in stats.reserved}
+        for tier in ServiceTier:
+            held = reserved.get(tier)
+            self.metrics.reserved_tokens.labels(tier).set(held.num_kv_tokens if held else 0)
+            self.metrics.reserved_share.labels(tier).set(held.step_share if held else 0)
+            self.metrics.reserved_places.labels(tier).set(held.num_likely if held else 0)
         self._set_kv(stats.num_kv_tokens_running, stats.num_kv_tokens_cached, stats.num_kv_tokens_free)
 
     def _set_kv(self, num_running_tokens: int, num_cached_tokens: int, num_free_tokens: int) -> None:

@@ -27,6 +27,7 @@ class SchedulerLimits:
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
         enable_prefix_cache: reuse KV between requests.
         enable_speculation: let steps carry drafts where that is measured to pay; needs `can_trim`.
+        enable_reservation: hold back room for more urgent tiers that are likely to come.
         block_size: tokens per block, a unit of reporting.
         reserve_tokens: output tokens for which a request must find room before it starts; a smaller promise admits more
             requests and preempts more of them.
@@ -46,6 +47,7 @@ class SchedulerLimits:
     can_trim: bool = True
     enable_prefix_cache: bool = True
     enable_speculation: bool = True
+    enable_reservation: bool = True
     block_size: int = 32
     reserve_tokens: int = 64
     levels: LevelLimits | None = None

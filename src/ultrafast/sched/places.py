@@ -74,7 +74,8 @@ class Places:
     def _can_have_place(self, live: LiveRequest, safe: Collection[LiveRequest]) -> bool:
         """Parked requests that come before this one keep their places: they were next, and will be soon."""
         num_yielding = sum(other.urgency > live.rank and other not in safe for other in self._state.running)
-        num_possible = self._num_free + num_yielding
+        num_pausable = min(len(self._state.running), self._limits.max_num_paused - len(self._state.paused))
+        num_possible = self._num_free + num_yielding - self._state.reservations.num_places(live.rank, num_pausable)
         return num_possible > 0 and num_possible > self._state.followers.num_at_least_as_urgent(live.rank)
 
     def _vacate(self, victim: LiveRequest, urgency: int, now: float) -> bool:
@@ -139,7 +140,8 @@ class Places:
             if lack <= 0:
                 break
             if not self._preempt_for(live, lack, safe, now):
-                is_final = not state.faults.slack and not state.departing.is_copying
+                is_lasting = not state.departing.is_copying and not state.reservations.num_tokens(live.rank)
+                is_final = is_lasting and not state.faults.slack
                 live.blocked_version = ledger.version if is_final else -1
                 return False
         if self._num_free <= 0:
@@ -173,7 +175,8 @@ class Places:
             return 0
         promised = admission.num_promised((other for other in holders if other.urgency <= live.rank), self._limits)
         need = admission.num_needed(live, num_matched, self._limits)
-        return need + promised + self._state.faults.slack - num_available
+        held_back = self._state.reservations.num_tokens(live.rank)
+        return need + promised + held_back + self._state.faults.slack - num_available
 
     def _preempt_for(self, live: LiveRequest, lack: int, safe: Collection[LiveRequest], now: float) -> bool:
         """Preempt less urgent requests, the least urgent first, for `lack` cells. False, and nobody, if that cannot be (yet)."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ultrafast.core.step import SequenceWork
 from ultrafast.kv.segment import SequenceKv
+from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
 from ultrafast.sched.chunks import MIN_CHUNK_TOKENS, Chunk, divide
 from ultrafast.sched.live import LiveRequest
@@ -35,6 +36,8 @@ class Planner:
         self._ledger.tick(now, is_busy=bool(state.running))
         state.take_back(now)
         due_ranks = [rank for rank in range(len(self._limits.tiers)) if state.shares.is_due(rank, item_s(state))]
+        state.reservations.update(now)
+        self._prepare_room()
         state.departing.copy_ahead(state.holders, sum(live.is_decoding for live in state.running), now)
         self._places.fill(due_ranks, now)
         state.restorer.step(state.running, now)
@@ -50,6 +53,13 @@ class Planner:
             assert len(state.holders) > 1, "a request that runs alone fits: it was checked when added"
             state.preempt(victim, now)
 
+    def _prepare_room(self) -> None:
+        """What waits will take cells, and what is likely to come may: see that cached leaves can go at once when it does."""
+        state = self._state
+        heads = [head for rank in range(len(self._limits.tiers)) if (head := state.waiting.head_of(rank)) is not None]
+        num_waiting = sum(admission.num_needed(head, 0, self._limits) for head in heads)
+        self._ledger.prepare_room(num_waiting, state.reservations.num_tokens(len(self._limits.tiers)))
+
     def _with_drafts(self, work: tuple[SequenceWork, ...]) -> tuple[SequenceWork, ...]:
         state = self._state
         if state.faults.is_isolating or state.faults.slack:
@@ -64,6 +74,7 @@ class Planner:
             group = [live for live in eligible if live.urgency == urgency and live.sequence is not None]
             next_turn = min(group, key=turn_key, default=None)
             owed = next_turn if urgency in due_ranks else None
+            budget.hold_back(self._state.reservations.step_share(urgency))
             decodes = [live for live in group if live.is_decoding]
             num_decodes_left -= len(decodes)
             # Beside more urgent work there is not enough for all: a prefill has its turn among the decodes, and then goes first.

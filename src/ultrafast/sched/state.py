@@ -28,6 +28,7 @@ from ultrafast.sched.drain import Drain
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
+from ultrafast.sched.reservation import Reservations
 from ultrafast.sched.restore import Restorer
 from ultrafast.sched.shares import Shares
 from ultrafast.sched.sharing import Followers
@@ -62,6 +63,7 @@ class SchedulerState:
         self.paused: list[LiveRequest] = []
         self.cost = CostModel()
         self.restorer = Restorer(self.ledger, self.cost, limits.step_target_s)
+        self.reservations = Reservations(limits, self.cost)
         self.departing = Departing(self.ledger, limits)
         self.faults = Faults()
         self.shares = Shares(limits.tiers)
@@ -194,6 +196,7 @@ class SchedulerState:
         self.restorer.discard(live)
         if live.sequence is not None:
             if reason in (FinishReason.STOP, FinishReason.LENGTH):
+                self.reservations.finished(live)
                 self.ledger.finish(live.sequence, now, is_kept=live.request.is_pinned)
             else:
                 self.ledger.free(live.sequence)
