@@ -120,6 +120,8 @@ class Request:
         use_cache: False = neither read from nor leave anything in the prefix cache.
         is_admitted: it was admitted before (it comes again after a crash) and must not be refused now.
         slo: what the client asks of this request beyond its tier.
+        is_deterministic: it runs alone: nothing else is in its steps or its pool, nothing is reused, and its prompt is always cut
+            alike, so that every float is the same each time.
         may_speculate: False = its tokens are computed one by one, without drafts.
     """
 
@@ -135,6 +137,7 @@ class Request:
     slo: RequestSlo = TIER_SLO
     is_admitted: bool = False
     may_speculate: bool = True
+    is_deterministic: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:

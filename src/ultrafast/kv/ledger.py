@@ -59,6 +59,7 @@ class KvLedger:
             not at all.
         has_cache: False = nothing is ever matched or kept.
         max_cached_tokens: evictable cells to keep at most when a request finishes, its own aside; None = no limit.
+        first_seq_id: sequence ids count from here.
         level_limits: host memory and disk below the pool; None = what leaves the pool is lost.
 
     Attributes:
@@ -79,6 +80,7 @@ class KvLedger:
         block_size: int,
         max_cached_tokens: int | None = None,
         level_limits: LevelLimits | None = None,
+        first_seq_id: int = 0,
     ) -> None:
         self.capacity_tokens = capacity_tokens
         self.can_trim = can_trim
@@ -87,7 +89,8 @@ class KvLedger:
         self._max_cached_tokens = capacity_tokens if max_cached_tokens is None else max_cached_tokens
         self._block_size = block_size
         self._tree = PrefixTree()
-        self._free_ids = list(range(num_sequences(max_num_running, max_num_cached) - 1, -1, -1))
+        num_ids = num_sequences(max_num_running, max_num_cached)
+        self._free_ids = list(range(first_seq_id + num_ids - 1, first_seq_id - 1, -1))
         self._leaves: dict[int, SequenceKv] = {}
         self._num_opened = 0
         self._ops: list[KvOp] = []

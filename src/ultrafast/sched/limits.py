@@ -32,6 +32,9 @@ class SchedulerLimits:
         reserve_tokens: output tokens for which a request must find room before it starts; a smaller promise admits more
             requests and preempts more of them.
         levels: host memory and disk for KV; None = there is only the pool.
+        fixed_chunk_tokens: cut every prompt into chunks of so many tokens, and compute output that must be computed again one by
+            one, as it was the first time; 0 = as time allows. With one running request only.
+        first_seq_id: the smallest sequence id.
         order: all tiers, the most urgent first; a tier's place in it is its *rank*.
         tiers: one policy for each tier, by rank.
     """
@@ -51,6 +54,8 @@ class SchedulerLimits:
     block_size: int = 32
     reserve_tokens: int = 64
     levels: LevelLimits | None = None
+    fixed_chunk_tokens: int = 0
+    first_seq_id: int = 0
     order: tuple[ServiceTier, ...] = tuple(ServiceTier)
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
 
@@ -69,6 +74,7 @@ class SchedulerLimits:
             raise ConfigError("the order of the tiers must name each of them once", param="tiers.order")
         if len(self.tiers) != len(ServiceTier) or sum(tier.min_share for tier in self.tiers) >= 1:
             raise ConfigError("the minimum shares of the tiers must leave something: their sum must be below 1", param="tiers")
+        assert not self.fixed_chunk_tokens or self.max_num_running == 1, "fixed chunks are for one request at a time"
         if self.step_target_s <= 0:
             raise ConfigError(f"step_target_s is {self.step_target_s}; it must be positive", param="step_target_s")
         if self.max_step_tokens < self.max_num_running:

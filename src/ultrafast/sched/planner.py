@@ -131,11 +131,18 @@ class Planner:
     def _prefills(
         self, prefilling: list[LiveRequest], owed: LiveRequest | None, num_kept: int, budget: StepBudget, now: float
     ) -> list[SequenceWork]:
+        if self._limits.fixed_chunk_tokens and prefilling:
+            return self._fit([Chunk(prefilling[0], self._fixed_chunk(prefilling[0]))], budget, now)
         num_tokens = budget.num_prefill_tokens_fitting(num_kept)
         if num_tokens <= 0 and owed in prefilling:
             prefilling = [live for live in prefilling if live is owed]
             num_tokens = min(MIN_CHUNK_TOKENS, self._limits.max_step_tokens - budget.num_tokens - num_kept)
         return self._fit(divide(num_tokens, prefilling), budget, now)
+
+    def _fixed_chunk(self, live: LiveRequest) -> int:
+        """The next tokens as they were, or will be, cut each time: the prompt on a grid, the output token by token."""
+        num_prompt_left = live.request.num_prompt_tokens - live.num_computed
+        return min(self._limits.fixed_chunk_tokens, num_prompt_left) if num_prompt_left > 0 else 1
 
     def _fit(self, chunks: list[Chunk], budget: StepBudget, now: float) -> list[SequenceWork]:
         """Cut chunks to the cells that can be had: cached leaves are evicted, and less urgent requests give way."""

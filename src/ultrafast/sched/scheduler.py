@@ -72,6 +72,18 @@ class Scheduler:
         return self._state.restorer.num_aside > 0
 
     @property
+    def limits(self) -> SchedulerLimits:
+        return self._state.limits
+
+    @property
+    def top_rank(self) -> int | None:
+        """Urgency of the most urgent request that a step can do something for (not those that wait for the disk); None = none."""
+        state = self._state
+        head = state.waiting.head()
+        ranks = [live.urgency for live in state.holders]
+        return min([*ranks, head.rank] if head is not None else ranks, default=None)
+
+    @property
     def kv_usage(self) -> KvUsage:
         return self._state.ledger.usage
 

@@ -55,6 +55,7 @@ class SchedulerState:
             has_cache=limits.enable_prefix_cache,
             block_size=limits.block_size,
             level_limits=limits.levels,
+            first_seq_id=limits.first_seq_id,
         )
         self.live: dict[str, LiveRequest] = {}
         self.waiting = WaitingQueue()

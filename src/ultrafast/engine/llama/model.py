@@ -87,6 +87,11 @@ class Model:
         self.c.llama_model_desc(self.handle, buffer, 256)
         return bytes(abi.ffi.string(buffer)).decode("utf-8", "replace")
 
+    @property
+    def threadpool(self) -> Any:
+        """The compute threads, for another context that never computes at the same time."""
+        return self._threadpool
+
     def state_bytes(self, seq_id: int) -> int:
         """Size of a sequence's state as it would be saved."""
         return int(self.c.llama_state_seq_get_size_ext(self.context, seq_id, 0))
