@@ -6,7 +6,7 @@ nothing else in the step, every float is added in the same order.
 
 from __future__ import annotations
 
-from ultrafast.engine.llama.model import ContextSizes, Model
+from ultrafast.engine.llama.model import ContextSizes, Model, check_memory
 from ultrafast.engine.options import EngineOptions
 from ultrafast.kv.ledger import num_sequences
 
@@ -25,6 +25,7 @@ class LoneModel(Model):
         self.handle = base.handle
         self.is_recurrent = base.is_recurrent
         self.sliding_window = base.sliding_window
+        check_memory(self, options, num_tokens)
         self.sizes = ContextSizes(num_tokens, step_tokens, num_sequences(1, 0), 0, 0, base.sizes.num_threads)
         self.has_flash_attention = False
         self.context = self._create_context(options)
