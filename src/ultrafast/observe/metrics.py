@@ -113,6 +113,8 @@ class Metrics:
         self.preemptions = self._counter("preemptions", "Sequences that lost their place for want of KV.", ["tier"])
         self.pauses = self._counter("pauses", "Times that finished sequences stood aside for more urgent ones.", ["tier"])
         self.drops = self._counter("drops", "Sequences that were refused before they got a place, by why.", ["tier", "reason"])
+        self.slo_met = self._counter("slo_met", "Calls that met all objectives of the tier that served.", ["tier"])
+        self.slo_missed = self._counter("slo_missed", "Calls that missed one, by where the time went.", ["tier", "reason"])
         self.downgrades = self._counter(
             "downgrades", "Calls that were served in a less urgent tier than they asked for.", ["requested", "served", "reason"]
         )
