@@ -21,7 +21,7 @@ from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.options import namespace
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import RequestLogSettings, Settings
-from ultrafast.config.tier_policies import tier_policies
+from ultrafast.config.tier_policies import tier_order, tier_policies
 from ultrafast.core.errors import UltrafastError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.dashboard.calls import Objectives
@@ -169,7 +169,9 @@ def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> E
     if settings.engine.warmup_plan is not None:
         read_warmup_plan(Path(settings.engine.warmup_plan).expanduser())  # what is wrong with it is said before anything starts
         values["warmup_plan"] = str(Path(settings.engine.warmup_plan).expanduser())
-    options = EngineOptions(model_path=str(inputs.model.path), tiers=tier_policies(settings.tiers), **values)
+    options = EngineOptions(
+        model_path=str(inputs.model.path), tier_order=tier_order(settings.tiers), tiers=tier_policies(settings.tiers), **values
+    )
     policy = RecoveryPolicy(stall_after_s=settings.server.stall_after_s)
 
     def tell(progress: Loading) -> None:

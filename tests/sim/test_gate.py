@@ -152,9 +152,17 @@ def test_a_full_queue_moves_what_may_be_moved() -> None:
 
 def test_what_was_admitted_before_a_crash_is_not_refused_after_it() -> None:
     simulation = _simulation(max_num_waiting=0, queue_ttl_s=0.01, num_running=1)
-    simulation.add(*[replace(make_request(f"r{i}", 20, 5), is_admitted=True) for i in range(6)])
+    had_place = [replace(make_request(f"r{i}", 20, 5), is_admitted=True, had_place=True) for i in range(6)]
+    queued = [replace(make_request(f"q{i}", 20, 5, arrival_s=simulation.clock()), is_admitted=True) for i in range(2)]
+    simulation.add(*had_place, *queued)
+    assert not any(event.drop_reason for event in simulation.finished.values()), "nobody is refused"
     simulation.run()
-    assert {event.reason for event in simulation.finished.values()} == {FinishReason.LENGTH}
+    ends = {name: event.reason for name, event in simulation.finished.items() if not name.startswith("warm")}
+    assert ends == {
+        **dict.fromkeys([f"r{i}" for i in range(6)], FinishReason.LENGTH),
+        "q0": FinishReason.EXPIRE,
+        "q1": FinishReason.EXPIRE,
+    }
 
 
 def test_those_who_come_back_when_told_are_served() -> None:
@@ -176,3 +184,22 @@ def test_those_who_come_back_when_told_are_served() -> None:
         num_refused += _add(simulation, name, 30, 10) is not None
     assert num_refused <= 0.1 * len(returns)
     simulation.run()
+
+
+def test_the_order_of_the_tiers_decides_urgency_and_where_a_downgrade_goes() -> None:
+    """With flex before default, a default request waits for flex, and one of flex can be downgraded to default."""
+    order = (ULTRA, ServiceTier.PRIORITY, FLEX, DEFAULT)
+    policies = {tier: DEFAULT_POLICIES[tier.rank] for tier in order}
+    policies[FLEX] = replace(policies[FLEX], max_num_waiting=1, is_downgradable=True)
+    limits = make_limits(max_num_running=1, order=order, tiers=tuple(policies[tier] for tier in order), kv_capacity_tokens=8000)
+    simulation = Simulation(limits)
+    assert _add(simulation, "default", tier=DEFAULT) is None
+    simulation.step()
+    for name in ("flex0", "flex1", "flex2"):
+        assert _add(simulation, name, tier=FLEX) is None
+        simulation.step()
+    simulation.run()
+    simulation.check_all_finished()
+    served = {event.request_id: event.tier for event in simulation.scheduled}
+    assert served == {"default": None, "flex0": None, "flex1": None, "flex2": DEFAULT}
+    assert simulation.finished["default"].num_pauses > 0, "flex goes first here"

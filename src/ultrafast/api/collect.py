@@ -77,7 +77,7 @@ def _shared(facts: StreamFacts, usage: Usage) -> dict[str, Any]:
         "id": facts.completion_id,
         "created": facts.created,
         "model": facts.model,
-        "usage": usage_body(usage),
+        "usage": usage_body(usage, facts.price),
         "service_tier": facts.service_tier,
         "system_fingerprint": facts.system_fingerprint,
         "service_tier_reason": msgspec.UNSET if facts.downgrade_reason is None else facts.downgrade_reason,

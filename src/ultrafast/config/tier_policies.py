@@ -6,9 +6,14 @@ from ultrafast.config.settings import TiersSettings
 from ultrafast.core.tiers import ServiceTier, TierPolicy
 
 
+def tier_order(settings: TiersSettings) -> tuple[ServiceTier, ...]:
+    """The tiers, the most urgent first: a tier's place in it is its rank."""
+    return tuple(ServiceTier(name) for name in settings.order)
+
+
 def tier_policies(settings: TiersSettings) -> tuple[TierPolicy, ...]:
     """One policy for each tier, by rank."""
-    tiers = [getattr(settings, tier) for tier in ServiceTier]
+    tiers = [getattr(settings, tier) for tier in tier_order(settings)]
     return tuple(
         TierPolicy(
             ttft_s=tier.ttft_ms / 1000,

@@ -108,6 +108,16 @@ class PrefillChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserved:
+    """What is held back for a tier whose requests are likely to come: places, cells, and a share of the target step time."""
+
+    tier: ServiceTier
+    num_likely: int
+    num_kv_tokens: int
+    step_share: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """One step as numbers, and how full everything is after it. `*_tokens` of KV are cells: one cell holds one token.
 
@@ -117,6 +127,7 @@ class StepFinished:
     the steps with drafts lately: their tokens per second over those of steps without; 0 = not measured yet.
 
     `cost_s`: what the scheduler believes that a step costs, seconds: fixed, per output, per prefill token; zeros before it knows.
+    `reserved` names the tiers for which something is held back.
     """
 
     step: int
@@ -138,6 +149,7 @@ class StepFinished:
     num_accepted_tokens: int = 0
     speculation_gain: float = 0.0
     cost_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    reserved: tuple[Reserved, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

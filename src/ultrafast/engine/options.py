@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 
 DEFAULT_STEP_TARGET_S = 0.05
 """A decode of others waits at most about this long for a prefill chunk: 20 tokens/s at worst is still faster than reading."""
@@ -38,9 +38,12 @@ class EngineOptions:
         kv_disk_bytes: disk space for KV; 0 = none. Needs host memory.
         kv_disk_path: folder for it; None = `kv` in the user's cache folder, which whoever makes the options fills in.
         kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
-        tiers: what each service tier promises, by rank.
+        tier_order: the service tiers, the most urgent first. tiers: what each promises, in that order.
         speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
         warmup_plan: file that says which shapes to warm and which prefixes to read from disk at the start; None = all shapes.
+        enable_reservation: hold back room for more urgent tiers whose requests are likely to come.
+        deterministic: "on": requests may ask to run alone and repeat exactly, which takes KV for one more request of the largest
+            size; "always": all do; "off".
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -66,8 +69,11 @@ class EngineOptions:
     kv_ttl_s: float = 86_400.0
     speculation: str = "auto"
     warmup_plan: str | None = None
+    enable_reservation: bool = True
+    deterministic: str = "off"
     libllama_path: str | None = None
     max_num_paused: int = 0
+    tier_order: tuple[ServiceTier, ...] = tuple(ServiceTier)
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
 
 
@@ -107,4 +113,5 @@ class EngineFacts:
     state_bytes_fixed: int
     load_s: float
     warmup_s: float
+    deterministic: str = "off"
     max_num_paused: int = 0

@@ -7,7 +7,7 @@
 
 The most urgent work in the step is bounded by nobody. What comes after must fit:
 
-- beside a decode: into what is left until its next token is due (its TPOT objective after the last one);
+- beside a decode: into what is left until its next token is due (its TPOT objective after the last; earlier when behind);
 - beside a prefill: into a quarter more than what is in the step already, and into nothing while that would make it miss a
   deadline which it can still meet.
 
@@ -45,6 +45,7 @@ class StepBudget:
         self._now = now
         self._limit_s = math.inf
         self._idle_stretch = ALONE_STRETCH if is_alone else IDLE_STRETCH
+        self._held_share = 0.0
         self.num_outputs = 0
         self.num_prefill_tokens = 0
 
@@ -57,11 +58,24 @@ class StepBudget:
         """More urgent work is in the step already."""
         return self._limit_s < math.inf
 
+    def hold_back(self, share: float) -> None:
+        """Before a rank: the share of the target time that it must leave for more urgent work that is likely to come; 0 = none.
+
+        Then its work fills no more than the rest of the target: who comes waits for the step under way.
+        """
+        self._held_share = share
+
+    @property
+    def _target_s(self) -> float:
+        return self._limits.step_target_s * (1.0 - self._held_share)
+
     def num_decodes_fitting(self, num_wanted: int) -> int:
-        """How many more decodes fit; all of them while nothing more urgent is in the step."""
-        if not self.is_limited:
+        """How many more decodes fit; all of them while nothing more urgent is in the step or likely to come."""
+        if not self.is_limited and not self._held_share:
             return num_wanted
-        return bisect_right(range(1, num_wanted + 1), self._limit_s, key=lambda count: self._predict_s(count, 0))
+        limit_s = min(self._limit_s, self._target_s) if self._held_share else self._limit_s
+        count = bisect_right(range(1, num_wanted + 1), limit_s, key=lambda count: self._predict_s(count, 0))
+        return count if self.is_limited else max(count, min(1, num_wanted))
 
     def num_prefill_tokens_fitting(self, num_kept: int) -> int:
         """Prefill tokens for the next rank.
@@ -72,7 +86,8 @@ class StepBudget:
         room = self._limits.max_step_tokens - self.num_tokens - num_kept
         if not self._cost.is_fitted:
             return max(0, min(room, FALLBACK_CHUNK_TOKENS - self.num_prefill_tokens))
-        target_s = min(self._limits.step_target_s * (1.0 if self.num_outputs else self._idle_stretch), self._limit_s)
+        is_short = self.num_outputs or self._held_share
+        target_s = min(self._target_s * (1.0 if is_short else self._idle_stretch), self._limit_s)
         within = self._cost.prefill_tokens_within(target_s, self.num_outputs) - self.num_prefill_tokens
         # A small chunk always, unless more urgent work is in the step: that waits for nobody.
         floor = 0 if self.is_limited else MIN_CHUNK_TOKENS
@@ -87,7 +102,7 @@ class StepBudget:
     def close_rank(self, decodes: Iterable[LiveRequest], prefills: Iterable[LiveRequest]) -> None:
         """All work of a rank is in: it now bounds what less urgent ranks may add."""
         for live in decodes:
-            self._limit_s = min(self._limit_s, live.last_token_s + live.tpot_s - self._now)
+            self._limit_s = min(self._limit_s, live.token_due_s - self._now)
         for live in prefills:
             stretch = PREFILL_STRETCH if self._may_stretch(live) else 0.0
             self._limit_s = min(self._limit_s, self._predict_s(0, 0) * (1 + stretch))

@@ -15,6 +15,9 @@ from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched.speculation.track import Track
 
+MAX_TOKENS_BEHIND = 4.0
+"""A stream makes up for so many intervals at most: one that was paused for long must not shut out the others for as long."""
+
 
 class LiveRequest:
     """Mutable state of a request; owned by the scheduler, never seen outside `sched`.
@@ -25,6 +28,7 @@ class LiveRequest:
         num_computed: leading tokens whose KV exists in `sequence`.
         sequence: its KV while it runs, else None.
         can_reuse: False after a prefix copy that the engine could not prove: it is computed in full from then on.
+        rank: urgency of the tier that serves; 0 is the most urgent.
         tier: the tier that serves; another than the request's own when `downgrade_reason` says why.
         ttft_s, tpot_s: its objectives, seconds: its own or its tier's.
         last_run_s: when it last was in a step (or got its place), seconds. last_token_s: when its newest token was drawn.
@@ -69,13 +73,15 @@ class LiveRequest:
         "urgency",
     )
 
-    def __init__(self, request: Request, order: int, policy: TierPolicy | None = None) -> None:
+    def __init__(self, request: Request, order: int, policy: TierPolicy | None = None, rank: int | None = None) -> None:
+        """`rank`: urgency of the request's tier; None = that of the default order."""
         self.request = request
         self.request_id = request.request_id
         self.arrival_s = request.arrival_s
         self.num_prompt = request.num_prompt_tokens
         self.downgrade_reason: DropReason | None = None
-        self.serve_in(request.tier, policy or DEFAULT_POLICIES[request.tier.rank])
+        default_rank = request.tier.rank
+        self.serve_in(request.tier, policy or DEFAULT_POLICIES[default_rank], default_rank if rank is None else rank)
         self.last_run_s = request.arrival_s
         self.last_token_s = request.arrival_s
         self.num_pauses = 0
@@ -95,11 +101,11 @@ class LiveRequest:
         self.num_preemptions = 0
         self.speculation: Track | None = None
 
-    def serve_in(self, tier: ServiceTier, policy: TierPolicy) -> None:
-        """Set the tier that serves, and with it the objectives that the request does not bring itself. Before it is queued."""
+    def serve_in(self, tier: ServiceTier, policy: TierPolicy, rank: int) -> None:
+        """Set the tier that serves, and the objectives that the request does not bring itself. Before it is queued."""
         slo = self.request.slo
         self.tier = tier
-        self.rank = self.urgency = tier.rank
+        self.rank = self.urgency = rank
         self.ttft_s = policy.ttft_s if slo.ttft_s is None else slo.ttft_s
         self.tpot_s = policy.tpot_s if slo.tpot_s is None else slo.tpot_s
 
@@ -111,6 +117,18 @@ class LiveRequest:
     def deadline_s(self) -> float:
         """When its first token is due, seconds."""
         return self.arrival_s + self.ttft_s
+
+    @property
+    def token_due_s(self) -> float:
+        """When its next token is due, seconds: an interval after the last one, or earlier while it is behind its mean.
+
+        So steps that a minimum share made longer are made up for, and the mean holds; what a long pause cost is not.
+        """
+        if self.first_token_s is None:
+            return self.last_token_s + self.tpot_s
+        num_later = self.num_output - len(self.request.output_tokens) - 1
+        behind_s = self.last_token_s - (self.first_token_s + num_later * self.tpot_s)
+        return self.last_token_s + self.tpot_s - min(max(behind_s, 0.0), MAX_TOKENS_BEHIND * self.tpot_s)
 
     @property
     def num_output(self) -> int:

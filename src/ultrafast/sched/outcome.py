@@ -149,6 +149,7 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_accepted_tokens=len(result.sampled) - len({drawn.request_id for drawn in result.sampled}) if num_drafts else 0,
         speculation_gain=state.drafting.gain or 0.0,
         cost_s=state.cost.coefficients if state.cost.is_fitted else (0.0, 0.0, 0.0),
+        reserved=state.reservations.report(),
     )
 
 

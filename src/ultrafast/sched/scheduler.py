@@ -72,6 +72,18 @@ class Scheduler:
         return self._state.restorer.num_aside > 0
 
     @property
+    def limits(self) -> SchedulerLimits:
+        return self._state.limits
+
+    @property
+    def top_rank(self) -> int | None:
+        """Urgency of the most urgent request that a step can do something for (not those that wait for the disk); None = none."""
+        state = self._state
+        head = state.waiting.head()
+        ranks = [live.urgency for live in state.holders]
+        return min([*ranks, head.rank] if head is not None else ranks, default=None)
+
+    @property
     def kv_usage(self) -> KvUsage:
         return self._state.ledger.usage
 
@@ -93,7 +105,8 @@ class Scheduler:
         assert request.request_id not in self._state.live, f"request id {request.request_id} is already live"
         assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
         self._num_added += 1
-        live = LiveRequest(request, self._num_added, self._state.limits.tiers[request.tier.rank])
+        limits = self._state.limits
+        live = LiveRequest(request, self._num_added, limits.policy_of(request.tier), limits.rank_of(request.tier))
         self._state.live[request.request_id] = live
         error = self._why_never(live)
         if error:
@@ -186,16 +199,19 @@ class Scheduler:
 
     def _enqueue(self, live: LiveRequest, now: float) -> None:
         state, tiers = self._state, self._state.limits.tiers
+        if not live.request.is_admitted:
+            state.reservations.arrived(live, now)
         verdict = self._gate.judge(live, now)
         if verdict.is_refused:
             state.finish(live, FinishReason.REJECT, now, drop_reason=verdict.reason, retry_after_s=verdict.retry_after_s)
             return
         if verdict.tier is not live.tier:
             live.downgrade_reason = verdict.reason
-            live.serve_in(verdict.tier, tiers[verdict.tier.rank])
+            rank = state.limits.rank_of(verdict.tier)
+            live.serve_in(verdict.tier, tiers[rank], rank)
         state.waiting.push(live)
         state.restorer.prefetch(live, now)
-        if not live.request.is_admitted:
+        if not (live.request.had_place or live.request.is_pinned):
             ttl_s = tiers[live.rank].queue_ttl_s
             own_s = live.request.slo.queue_ttl_s
             state.deadlines.push(live, live.request.arrival_s + (ttl_s if own_s is None else min(ttl_s, own_s)))

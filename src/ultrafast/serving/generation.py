@@ -42,6 +42,7 @@ class PreparedCall:
     cache_salt: str = ""
     is_cached: bool = True
     may_speculate: bool = True
+    is_deterministic: bool = False
     echoes: tuple[str, ...] = field(default=())
     slo: RequestSlo = TIER_SLO
 
@@ -111,9 +112,10 @@ class Generation:
                     tier=call.tier,
                     arrival_s=call.arrival_s,
                     cache_salt=call.cache_salt,
-                    use_cache=call.is_cached,
+                    use_cache=call.is_cached and not call.is_deterministic,
                     slo=call.slo,
-                    may_speculate=call.may_speculate,
+                    may_speculate=call.may_speculate and not call.is_deterministic,
+                    is_deterministic=call.is_deterministic,
                 )
 
     def take(self, number: int, batch: tuple[Event, ...]) -> Sequence[ServingEvent]:
@@ -177,8 +179,8 @@ class Generation:
             raise UnavailableError("the server ended this request because it is shutting down")
 
     def _note_tier(self, event: RequestScheduled) -> None:
-        """A call is in the least urgent tier that one of its sequences was moved to."""
-        if event.tier is not None and event.downgrade_reason is not None and event.tier.rank > self._tier.rank:
+        """A call is in the tier that one of its sequences was moved to."""
+        if event.tier is not None and event.downgrade_reason is not None:
             self._tier, self._tier_reason = event.tier, event.downgrade_reason.value
 
     def _started(self) -> list[ServingEvent]:
