@@ -63,7 +63,7 @@ WORLDS = {
 
 def run_world(world: World, num_requests: int, seed: int, *, deep_every: int = DEEP_EVERY, is_shown: bool = False) -> Tally:
     """Serve so many requests; an AssertionError names what was broken."""
-    tally = Tally(world.limits.tiers)
+    tally = Tally(world.limits)
     invariants = Invariants(deep_every)
     replicas = [_replica(number, world, seed, tally) for number in range(world.num_replicas)]
     progress = _Progress(tally, num_requests) if is_shown else None

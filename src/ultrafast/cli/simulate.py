@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from ultrafast.cli.http_client import ServerClient
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.config.load import Given, load_settings
 from ultrafast.config.settings import Settings
-from ultrafast.config.tier_policies import tier_policies
+from ultrafast.config.tier_policies import tier_order, tier_policies
 from ultrafast.core.errors import ConfigError
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
@@ -100,6 +101,11 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 def _engine(options: dict[str, Any], settings: Settings) -> EngineSpec:
+    spec = _unordered_engine(options, settings)
+    return replace(spec, limits=replace(spec.limits, order=tier_order(settings.tiers)))
+
+
+def _unordered_engine(options: dict[str, Any], settings: Settings) -> EngineSpec:
     given = [name for name in ("cost", "engine", "fit") if options[name]]
     if len(given) > 1:
         raise ConfigError(f"--{given[0]} and --{given[1]} exclude each other.", hint="Each of them says what a step costs.")

@@ -84,12 +84,12 @@ def restore(tmp_path, made, found, wanted):
     return [op for op in made.plan(0.0).kv_ops if isinstance(op, ReadRun)]
 
 
-def test_the_prefixes_of_a_plan_are_read_from_disk(tmp_path, capsys):
+def test_the_prefixes_of_a_plan_are_read_from_disk(tmp_path, caplog):
     found = runs_of(STORY)
     made = scheduler(found)
     reads = restore(tmp_path, made, found, [prefix(STORY, 2), prefix(OTHER, 1)])
     assert [read.digest for read in reads] == [run.digest for run in found[:2]]
-    assert "1 of 2 prefixes are on disk; 256 tokens" in capsys.readouterr().err
+    assert "1 of 2 prefixes are on disk; 256 tokens" in caplog.text
 
 
 def test_no_more_is_read_than_host_memory_holds(tmp_path):
@@ -98,11 +98,11 @@ def test_no_more_is_read_than_host_memory_holds(tmp_path):
     assert [read.start for read in reads] == [0, RUN_TOKENS]
 
 
-def test_a_key_that_is_gone_is_said_and_stops_nothing(tmp_path, capsys):
+def test_a_key_that_is_gone_is_said_and_stops_nothing(tmp_path, caplog):
     (tmp_path / "plan").write_bytes(msgspec.json.encode(plan([prefix(STORY, 1)], key_file=str(tmp_path / "none"))))
     made = scheduler(runs_of(STORY))
     restore_prefixes(made, runs_of(STORY), tmp_path / "plan", 0.0)
-    assert "no prefix of the warm-up plan is read" in capsys.readouterr().err
+    assert "no prefix of the warm-up plan is read" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"{}", b"x", msgspec.json.encode(plan(chunks=[0])), msgspec.json.encode(plan(version=9))])

@@ -89,8 +89,9 @@ class Replica:
         made = Request(str(request.index), prompt, params, tier, request.due_s, may_speculate=False)
         self.passes.begin_request(made, request.num_output_tokens)
         self.known_blocks.update(request.blocks)
-        self.num_ahead_tokens[tier.rank] += len(prompt)
-        self._waiting_first[made.request_id] = (tier.rank, len(prompt))
+        rank = self.spec.limits.rank_of(tier)
+        self.num_ahead_tokens[rank] += len(prompt)
+        self._waiting_first[made.request_id] = (rank, len(prompt))
         self._inbox.append(made)
 
     def cancel(self, request_id: str) -> None:

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from ultrafast.bench.simulate.load import SimRequest
 from ultrafast.core.events import Event, RequestFinished, StepFinished
 from ultrafast.core.request import FinishReason
-from ultrafast.core.tiers import ServiceTier, TierPolicy
+from ultrafast.core.tiers import ServiceTier
+from ultrafast.sched.limits import SchedulerLimits
 
 NOT_SERVED = float("inf")
 
@@ -44,12 +45,12 @@ class Tally:
     """All requests, by the tier they asked for.
 
     Args:
-        objectives: by rank.
+        limits: say what each tier promises.
         serve_as: the one tier in which all are served; None = each in its own.
     """
 
-    def __init__(self, objectives: tuple[TierPolicy, ...], serve_as: ServiceTier | None = None) -> None:
-        self._objectives = objectives
+    def __init__(self, limits: SchedulerLimits, serve_as: ServiceTier | None = None) -> None:
+        self._limits = limits
         self._serve_as = serve_as
         self._asked: dict[str, SimRequest] = {}
         self.tiers: dict[ServiceTier, TierTally] = defaultdict(TierTally)
@@ -100,7 +101,7 @@ class Tally:
     def _answered(self, tally: TierTally, request: SimRequest, event: RequestFinished) -> None:
         assert event.first_token_s is not None, "an answer has a first token"
         assert event.scheduled_s is not None, "an answer had a place"
-        objective = self._objectives[request.tier.rank]
+        objective = self._limits.policy_of(request.tier)
         ttft_s = event.first_token_s - request.due_s
         tally.num_answered += 1
         tally.num_cut_short += event.num_output_tokens < request.num_output_tokens

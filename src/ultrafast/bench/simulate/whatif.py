@@ -88,7 +88,7 @@ def simulate(name: str, setup: Setup, requests: Iterable[SimRequest], watch: Wat
     """Run one setup to the end of its last request."""
     limits = setup.engine.limits
     serve_as = None if setup.has_tiers else ServiceTier.DEFAULT
-    tally = Tally(limits.tiers, serve_as)
+    tally = Tally(limits, serve_as)
     replicas = [
         Replica(number, setup.engine, tally.add, seed=setup.seed, serve_as=serve_as) for number in range(setup.num_replicas)
     ]
