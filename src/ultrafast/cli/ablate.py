@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from rich.console import Console
 
 from ultrafast.bench.ablate.conversations import CLIENTS, TURNS, Workload
 from ultrafast.bench.ablate.pipelines import Pipeline, check_switches, make_pipelines
-from ultrafast.bench.ablate.records import AblationSpec
+from ultrafast.bench.ablate.records import Ablation, AblationSpec
 from ultrafast.bench.ablate.report import Report
 from ultrafast.bench.ablate.server import setting_text
 from ultrafast.bench.ablate.session import Listener
@@ -80,7 +82,7 @@ def ablate(**options: Any) -> int:
         for pipeline in spec.pipelines:
             click.echo(_describe_pipeline(pipeline))
         return 0
-    report = Report(run_async(measure(spec, _View(spec, console))))
+    report = Report(_run(spec, console))
     if options["html"]:
         report.write_html(options["html"])
         click.echo(f"report   {options['html']}", err=True)
@@ -90,6 +92,21 @@ def ablate(**options: Any) -> int:
         out = Console()
         report.print(out if out.is_terminal else Console(width=_FILE_WIDTH))
     return 0 if report.is_complete else EXIT_INVALID
+
+
+def _run(spec: AblationSpec, console: Console) -> Ablation:
+    """Ctrl-C and SIGTERM end it, with all its servers."""
+
+    async def run() -> Ablation:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await measure(spec, _View(spec, console))
+
+    try:
+        return run_async(run())
+    except asyncio.CancelledError as error:
+        raise click.Abort from error
 
 
 def describe(spec: AblationSpec) -> str:

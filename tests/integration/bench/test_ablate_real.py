@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,27 @@ def test_ablate(model_path, tmp_path, restart):
     assert not [flag for flag in document["flags"] if "flash attention" in flag or "reuse is off" in flag]
     assert "secret-of-the-test" not in done.stdout + done.stderr + page.read_text(encoding="utf-8")
     assert servers() == []
+
+
+def test_the_end_of_the_command_is_the_end_of_its_servers(model_path):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        command = [sys.executable, "-m", "ultrafast.cli.main", "ablate", "--model", str(model_path), *SMALL, *SIZES]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        while "time " not in (line := process.stderr.readline()):
+            assert line, "it ended before it had timed the naive pipeline"
+        assert servers()
+        process.send_signal(number)
+        _, rest = process.communicate(timeout=60)
+        assert process.returncode == (130 if number == signal.SIGTERM else -number), rest
+        wait_until_gone()
+
+
+def wait_until_gone():
+    deadline_s = time.monotonic() + 30
+    while servers():
+        assert time.monotonic() < deadline_s, "servers are left behind"
+        time.sleep(0.05)
 
 
 def test_a_server_that_cannot_start_is_an_error_with_its_reason(model_path):

@@ -14,6 +14,7 @@ from typing import IO, Any
 import msgspec
 
 from ultrafast.core.errors import UltrafastError
+from ultrafast.engine.tether import die_with_parent
 
 START_TIMEOUT_S = 600.0
 _STOP_TIMEOUT_S = 30.0
@@ -72,7 +73,9 @@ async def start_server(config_file: Path | None, settings: Mapping[str, Any], en
         command += ["--set", f"{name}={setting_text(value)}"]
     log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdin=nothing, stdout=pipe, stderr=log, env=dict(env))
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=nothing, stdout=pipe, stderr=log, env=dict(env), preexec_fn=die_with_parent
+    )
     try:
         return AblationServer(process, log, await _wait_ready(process))
     except BaseException as error:
