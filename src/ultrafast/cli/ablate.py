@@ -36,9 +36,9 @@ _OWN_FLAGS = ("--host", "--port")
 _SIZES = {
     # turns, system, user, output tokens
     (TURNS, False): (6, 256, 32, 24),
-    (TURNS, True): (4, 160, 24, 12),
+    (TURNS, True): (3, 160, 24, 8),
     (CLIENTS, False): (2, 96, 32, 24),
-    (CLIENTS, True): (2, 64, 24, 12),
+    (CLIENTS, True): (2, 48, 16, 8),
 }
 _NUM_CLIENTS, _NUM_QUICK_CLIENTS = 16, 4
 

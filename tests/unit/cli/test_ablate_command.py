@@ -21,8 +21,8 @@ def test_a_dry_run_tells_pipelines_and_numbers(capsys):
     assert "whole" in lines["naive"]
     assert "ultrafast serve --set tokenizer.is_reloaded=true" in lines["naive"]
     assert "streamed" in lines["together"]
-    assert "10 pipelines on 9 servers, 5 rounds of (one client, conversations of 4 turns, 4 requests; 4 clients at once" in err
-    assert "600 requests in all; seed 5" in err
+    assert "10 pipelines on 9 servers, 5 rounds of (one client, conversations of 3 turns, 3 requests; 4 clients at once" in err
+    assert "550 requests in all; seed 5" in err
 
 
 def test_sizes_can_be_chosen(capsys):

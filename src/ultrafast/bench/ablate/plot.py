@@ -23,6 +23,7 @@ svg text.name { fill: var(--ink); font-size: 13px; } svg text.figure { font-size
 .key-e2e, .key-ttft { display: inline-block; width: 12px; height: 12px; margin-right: 6px; vertical-align: -1px; }
 .key-e2e { background: var(--accent); } .key-ttft { background: var(--ultrafast); border-radius: 50%; }
 .keys span { margin-right: 20px; }
+.savings th, .savings td { padding-left: 5px; padding-right: 5px; font-size: 13px; }
 """
 """For the page's style sheet, behind `report.css`."""
 

@@ -106,7 +106,7 @@ class Report:
         return (
             f'<h2>{escape(table.title[0].upper() + table.title[1:])}</h2><div class="panel">{LEGEND}'
             f'<div class="scroll">{draw(table, claim)}</div></div><div class="panel"><div class="scroll">'
-            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></div>"
+            f'<table class="savings"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></div>'
         )
 
 
