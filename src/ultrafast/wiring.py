@@ -45,7 +45,10 @@ from ultrafast.observe.request_log.key import key_path, make_key
 from ultrafast.observe.request_log.writer import RequestLog
 from ultrafast.serving.content_log import ContentLoggingService
 from ultrafast.serving.pinned import compute_pinned
+from ultrafast.serving.prompts import PromptBuilder
+from ultrafast.serving.reloading import ReloadingPromptBuilder
 from ultrafast.serving.sampling import SamplingDefaults
+from ultrafast.serving.segments import SegmentCache
 from ultrafast.serving.service import Service
 
 _log = logging.getLogger("ultrafast.server")
@@ -92,7 +95,7 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         model_id=inputs.model_id,
         created_s=int(datetime.now(tz=UTC).timestamp()),
         defaults=_sampling_defaults(settings, vocab),
-        template_source=inputs.chat_template,
+        prompts=_build_prompts(inputs, vocab),
     )
     dashboard = _build_dashboard(inputs, engine)
     recorder = _build_recorder(settings, engine, dashboard)
@@ -159,6 +162,19 @@ async def _pin_prompts(inputs: Inputs, service: Service, engine: EngineClient) -
         namespaces = [namespace(tenant_of(key), "") for _, key in inputs.api_keys] or [""]
         num_tokens = await compute_pinned(service, engine, inputs.pinned_prompts, namespaces, time.monotonic)
         _log.info("%d tokens of pinned prompts are computed", num_tokens)
+
+
+def _build_prompts(inputs: Inputs, vocab: Vocab) -> PromptBuilder:
+    settings = inputs.settings
+    cache = SegmentCache(settings.tokenizer.cache_bytes)
+    if not settings.tokenizer.is_reloaded:
+        return PromptBuilder(vocab, inputs.chat_template, cache)
+
+    def reload() -> Vocab:
+        return vocab.reloaded(str(inputs.model.path), settings.engine.libllama_path)
+
+    _log.warning("the tokenizer is loaded anew for every chat prompt (tokenizer.is_reloaded)")
+    return ReloadingPromptBuilder(vocab, inputs.chat_template, cache, reload)
 
 
 def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> EngineClient:

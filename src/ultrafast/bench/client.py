@@ -163,6 +163,7 @@ class BenchClient:
         timeout_s: for one request, from sending to the end of its stream.
         path: `/v1/chat/completions` or `/v1/completions`.
         headers: sent with each request; the API key is in here and nowhere else.
+        reader_class: what reads the answers; for answers that are not streamed, `whole_answer.WholeAnswerReader`.
     """
 
     pool: ConnectionPool
@@ -172,6 +173,7 @@ class BenchClient:
     headers: dict[str, str] = field(default_factory=dict)
     num_in_flight: int = 0
     peak_in_flight: int = 0
+    reader_class: type[StreamReader] = StreamReader
 
     async def ask(self, record: RequestRecord, body: bytes) -> str:
         """Send `body` and fill `record` to its end. Returns the text of the answer (empty when it failed).
@@ -207,7 +209,7 @@ class BenchClient:
                 record.outcome = Outcome.FAILED
                 record.failure = Failure(ErrorClass.CONNECT, f"cannot connect to {self.pool.address}: {error}")
                 return ""
-            reader = StreamReader(record, self.origin_ns, asyncio.get_running_loop().create_future())
+            reader = self.reader_class(record, self.origin_ns, asyncio.get_running_loop().create_future())
             await self._send(connection, record, reader, request)
             if reader.has_bytes or record.is_new_connection:
                 return reader.text if record.outcome is Outcome.OK else ""

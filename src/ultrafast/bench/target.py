@@ -58,13 +58,16 @@ async def find_target(client: BenchClient, model: str | None, dialect: Dialect, 
     return await _calibrate(client, target, extra, seed)
 
 
-async def fetch(pool: ConnectionPool, path: str, headers: dict[str, str]) -> tuple[int, bytes, dict[str, str]]:
-    """Status, body and headers of a GET. Raises OSError when there is no answer."""
+async def fetch(
+    pool: ConnectionPool, path: str, headers: dict[str, str], body: bytes | None = None
+) -> tuple[int, bytes, dict[str, str]]:
+    """Status, body and headers of a GET, or of a POST with a JSON `body`. Raises OSError when there is no answer."""
     collector = _Collector(asyncio.get_running_loop().create_future())
     connection, _ = await pool.take()
     try:
         async with asyncio.timeout(_PREFLIGHT_TIMEOUT_S):
-            connection.send(encode_request("GET", pool.address, path, headers, None), collector)
+            method = "GET" if body is None else "POST"
+            connection.send(encode_request(method, pool.address, path, headers, body), collector)
             return await collector.done
     finally:
         pool.give_back(connection)

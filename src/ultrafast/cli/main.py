@@ -31,6 +31,7 @@ cli.places = {
     "bench": "ultrafast.cli.bench",
     "gate": "ultrafast.cli.gate",
     "compare": "ultrafast.cli.compare",
+    "ablate": "ultrafast.cli.ablate",
     "cache": "ultrafast.cli.cache",
     "simulate": "ultrafast.cli.simulate",
     "warmup": "ultrafast.cli.warmup",

@@ -168,6 +168,20 @@ class EngineSettings(Section):
     )
 
 
+class TokenizerSettings(Section):
+    """From text to tokens."""
+
+    cache_bytes: int = Field(
+        default=32 * 1024 * 1024,
+        ge=0,
+        description="Memory for the tokens of known texts: what a conversation repeats is not tokenised again; 0: none.",
+    )
+    is_reloaded: bool = Field(
+        default=False,
+        description="Load the tokenizer anew for every chat prompt, as simple scripts do: only to measure what that costs.",
+    )
+
+
 class SamplingSettings(Section):
     """What applies when a request does not say. The model's own recommendation wins over a default, not over you."""
 
@@ -314,6 +328,7 @@ class Settings(BaseSettings):
     server: ServerSettings = Field(default_factory=ServerSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
+    tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
     sampling: SamplingSettings = Field(default_factory=SamplingSettings)
     tiers: TiersSettings = Field(default_factory=TiersSettings)
     logging: LoggingSettings = Field(default_factory=LoggingSettings)

@@ -18,10 +18,10 @@ def tether_to_parent() -> None:
     """Prepare the signals of a child. First thing on its main thread."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _die_with_parent()
+    die_with_parent()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask the kernel to kill this process when the thread that started it ends (prctl(2); elsewhere nothing happens).
 
     A parent that died before this call is noticed by the end of the connection.

@@ -67,9 +67,10 @@ class Service:
         created_s: int,
         defaults: SamplingDefaults | None = None,
         template_source: str | None = None,
+        prompts: PromptBuilder | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """`template_source` replaces the model's own chat template.
+        """`template_source` replaces the model's own chat template; `prompts` replaces the builder made of it and the tokenizer.
 
         Raises:
             ModelFileError: the chat template does not compile.
@@ -83,7 +84,7 @@ class Service:
         self._superseding = Superseding()
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="prompt")
         self._huge_worker = ThreadPoolExecutor(1, thread_name_prefix="huge-prompt")
-        self.prompts = PromptBuilder(tokenizer, template_source)
+        self.prompts = prompts or PromptBuilder(tokenizer, template_source)
         control_ids = self.prompts.control_ids
         self._piece_bytes = longest_piece_bytes(tokenizer)
         self._marker_pieces = {control_ids[text]: text.encode() for text in MARKERS if text in control_ids}

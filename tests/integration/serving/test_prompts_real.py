@@ -132,3 +132,15 @@ def test_bundled_template_knows_no_tools(model_path: Path) -> None:
     assert not chat_format.knows_tools
     assert not chat_format.has_reasoning
     vocabulary.close()
+
+
+def test_a_reloaded_vocabulary_is_the_same_and_its_own(model_path: Path) -> None:
+    first = Vocab.load(str(model_path))
+    again = first.reloaded(str(model_path))
+    assert again.handle != first.handle
+    first.close()
+    text = "héllo 世界 <|im_end|>"
+    tokens = again.tokenize(text, add_special=False, parse_special=True)
+    assert b"".join(again.pieces[token] for token in tokens).decode() == "héllo 世界 "
+    assert again.special_text(tokens[-1]) == "<|im_end|>"
+    again.close()

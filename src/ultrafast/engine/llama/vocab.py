@@ -6,6 +6,7 @@ when the file is opened.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,14 +53,18 @@ class Vocab:
             ConfigError: no usable libllama.
         """
         library = abi.load(libllama_path)
-        params = library.c.llama_model_default_params()
-        params.vocab_only = True
-        model = library.c.llama_model_load_from_file(str(model_path).encode(), params)
-        if model == abi.ffi.NULL:
-            raise ModelFileError(
-                f"libllama cannot read the vocabulary of {model_path}", hint="check the file with another tool or fetch it again"
-            )
-        return cls(library, model, owns_model=True)
+        return cls(library, _load_vocabulary(library, model_path), owns_model=True)
+
+    def reloaded(self, model_path: str, libllama_path: str | None = None) -> Vocab:
+        """The same vocabulary, read by libllama from its file again. What was derived from it in Python is shared.
+
+        To be closed by the caller. Raises what `load` raises.
+        """
+        again = copy.copy(self)
+        again._model = _load_vocabulary(abi.load(libllama_path), model_path)
+        again._vocab = self._c.llama_model_get_vocab(again._model)
+        again._owns_model = True
+        return again
 
     @classmethod
     def of_model(cls, library: abi.Library, model: Any) -> Vocab:
@@ -126,6 +131,17 @@ class Vocab:
     def _read_template(self) -> str | None:
         template = self._c.llama_model_chat_template(self._model, abi.ffi.NULL)
         return None if template == abi.ffi.NULL else abi.ffi.string(template).decode("utf-8", "replace")
+
+
+def _load_vocabulary(library: abi.Library, model_path: str) -> Any:
+    params = library.c.llama_model_default_params()
+    params.vocab_only = True
+    model = library.c.llama_model_load_from_file(str(model_path).encode(), params)
+    if model == abi.ffi.NULL:
+        raise ModelFileError(
+            f"libllama cannot read the vocabulary of {model_path}", hint="check the file with another tool or fetch it again"
+        )
+    return model
 
 
 def read_metadata(c: Any, model: Any) -> dict[str, str]:
