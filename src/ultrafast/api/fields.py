@@ -16,7 +16,8 @@ INT64 = Meta(ge=-(2**63), le=2**63 - 1)
 
 Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-PositivePenalty = Annotated[float, Meta(gt=0, le=10)]
+RepeatPenalty = Annotated[float, Meta(ge=0.01, le=10)]
+"""Logits are divided by it: nearer to zero they would overflow."""
 MAX_BIAS = 100
 Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -49,8 +50,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repeat_penalty: PositivePenalty | None = None
-    repetition_penalty: PositivePenalty | None = None
+    repeat_penalty: RepeatPenalty | None = None
+    repetition_penalty: RepeatPenalty | None = None
     logit_bias: Annotated[dict[str, float], Meta(max_length=1024)] | None = None
     seed: Annotated[int, INT64] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=MAX_STOPS)] | None = None

@@ -189,7 +189,7 @@ class SamplingSettings(Section):
     top_k: int = Field(default=40, ge=0, description="Keep the k most likely tokens; 0: all.")
     top_p: float = Field(default=0.95, gt=0, le=1, description="Keep the smallest set of tokens with at least this probability.")
     min_p: float = Field(default=0.05, ge=0, le=1, description="Drop tokens less likely than this share of the most likely one.")
-    repeat_penalty: float = Field(default=1.0, gt=0, le=10, description="Penalty on repeated tokens; 1: off.")
+    repeat_penalty: float = Field(default=1.0, ge=0.01, le=10, description="Penalty on repeated tokens; 1: off.")
     max_tokens: int | None = Field(
         default=None, ge=1, description="Output limit of requests that set none; unset: what the context has room for."
     )

@@ -54,7 +54,7 @@ class SamplingParams:
         top_p: keep the smallest set with at least this probability, in (0, 1].
         min_p: drop tokens less likely than min_p times the most likely, in [0, 1].
         frequency_penalty, presence_penalty: in [-2, 2], over this request's output only (OpenAI's definition).
-        repeat_penalty: > 0, 1 = off; over the last `repeat_last_n` tokens of prompt and output (llama.cpp's definition).
+        repeat_penalty: >= 0.01, 1 = off; over the last `repeat_last_n` tokens of prompt and output (llama.cpp's definition).
         logit_bias: (token id, bias) pairs added to the logits before anything else.
         seed: makes the random draws of this request reproducible. Draw number i depends on (seed, i) only, so
             a request that was moved, preempted or continued after a crash draws the same numbers.

@@ -17,7 +17,7 @@ from typing import Any, Literal, TextIO
 ROOT_LOGGER = "ultrafast"
 _MAX_CAUSES = 4
 _MAX_FRAMES = 12
-_QUIET_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
+_QUIET_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "py.warnings")
 
 
 def set_up_logging(level: str = "info", log_format: Literal["text", "json"] = "text", stream: TextIO | None = None) -> None:
@@ -31,6 +31,7 @@ def set_up_logging(level: str = "info", log_format: Literal["text", "json"] = "t
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
     _attach(logging.getLogger(ROOT_LOGGER), handler, level.upper())
+    logging.captureWarnings(True)
     for name in _QUIET_LOGGERS:
         _attach(logging.getLogger(name), handler, "WARNING")
 
@@ -40,7 +41,7 @@ def _attach(logger: logging.Logger, handler: logging.Handler, level: str) -> Non
         logger.removeHandler(old)
     logger.setLevel(level)
     # uvicorn's loggers form a tree of their own; one handler at its root is enough.
-    logger.propagate = "." in logger.name
+    logger.propagate = logger.name.startswith("uvicorn.")
     if not logger.propagate:
         logger.addHandler(handler)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
+import logging
+import warnings
+
 import pytest
 
-from ultrafast.observe.logs import describe_failure
+from ultrafast.observe.logs import describe_failure, set_up_logging
 
 SECRET = "what the client wrote"
 
@@ -40,3 +45,19 @@ def test_a_hidden_cause_stays_hidden_and_one_that_was_never_raised_has_no_place(
         hiding()
     assert "KeyError" not in describe_failure(caught.value)
     assert describe_failure(OSError()) == "OSError at an unknown place"
+
+
+def test_a_warning_of_a_library_has_the_form_of_the_log() -> None:
+    log = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        set_up_logging("info", "json", log)
+        try:
+            warnings.warn("divide by zero", RuntimeWarning, stacklevel=1)
+        finally:
+            logging.captureWarnings(False)
+            set_up_logging()
+            logging.captureWarnings(False)
+    entry = json.loads(log.getvalue())
+    assert (entry["level"], entry["logger"]) == ("warning", "py.warnings")
+    assert "divide by zero" in entry["message"]
