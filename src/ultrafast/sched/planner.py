@@ -34,7 +34,8 @@ class Planner:
         state = self._state
         self._ledger.tick(now, is_busy=bool(state.running))
         state.take_back(now)
-        due_ranks = [rank for rank in range(len(self._limits.tiers)) if state.shares.is_due(rank, item_s(state))]
+        item_cost_s = item_s(state)
+        due_ranks = [rank for rank in range(len(self._limits.tiers)) if state.shares.is_due(rank, item_cost_s)]
         self._places.fill(due_ranks, now)
         state.restorer.step(state.running, now)
         while True:
