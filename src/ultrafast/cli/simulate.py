@@ -73,7 +73,7 @@ Load = tuple[str, Callable[[], Iterable[SimRequest]]]
 def simulate(**options: Any) -> None:
     """Replay traffic through the real scheduler on simulated engines, and print attainment, goodput and what-ifs.
 
-    Hours of traffic take seconds. All combinations of --replicas, --kv-tokens and --step-budget are simulated.
+    Minutes of traffic take seconds. All combinations of --replicas, --kv-tokens and --step-budget are simulated.
     """
     settings = _settings(options)
     engine = _engine(options, settings)
