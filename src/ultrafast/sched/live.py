@@ -15,6 +15,11 @@ from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched.speculation.track import Track
 
+PACE = 0.9
+"""Part of its TPOT objective at which a stream is held back at most on average: the rest is for what cannot be planned."""
+_MAX_BEHIND = 10.0
+"""A stream that is further behind than so many objectives is not hurried any more: what made it late is over, or it is lost."""
+
 
 class LiveRequest:
     """Mutable state of a request; owned by the scheduler, never seen outside `sched`.
@@ -113,6 +118,19 @@ class LiveRequest:
     def deadline_s(self) -> float:
         """When its first token is due, seconds."""
         return self.request.arrival_s + self.ttft_s
+
+    @property
+    def token_due_s(self) -> float:
+        """When its next token is due, seconds: one objective after the last one, and early enough for the mean so far.
+
+        A gap that became longer than it should is so made up for by the next ones.
+        """
+        due_s = self.last_token_s + self.tpot_s
+        if self.first_token_s is None:
+            return due_s
+        num_gaps = self.num_output - len(self.request.output_tokens)
+        paced_s = self.first_token_s + PACE * self.tpot_s * num_gaps
+        return min(due_s, paced_s) if due_s - paced_s <= _MAX_BEHIND * self.tpot_s else due_s
 
     @property
     def num_output(self) -> int:

@@ -69,7 +69,9 @@ class Planner:
             is_prefill_turn = budget.is_limited and next_turn is not None and not next_turn.is_decoding
             chosen = [] if is_prefill_turn else self._decodes(self._choose(decodes, owed, budget), budget, now)
             prefills = [live for live in group if not live.is_decoding and live.sequence is not None]
-            chunks = self._prefills(prefills, owed, num_decodes_left, budget, now)
+            worked = {item.request_id for item in chosen}
+            slack_s = budget.slack_s([live for live in decodes if live.request_id in worked], prefills)
+            chunks = self._prefills(prefills, owed, num_decodes_left, budget, now, slack_s)
             if is_prefill_turn and not chunks:
                 chosen = self._decodes(self._choose(decodes, owed, budget), budget, now)
             work += chosen + chunks
@@ -115,9 +117,15 @@ class Planner:
         return True
 
     def _prefills(
-        self, prefilling: list[LiveRequest], owed: LiveRequest | None, num_kept: int, budget: StepBudget, now: float
+        self,
+        prefilling: list[LiveRequest],
+        owed: LiveRequest | None,
+        num_kept: int,
+        budget: StepBudget,
+        now: float,
+        slack_s: float,
     ) -> list[SequenceWork]:
-        num_tokens = budget.num_prefill_tokens_fitting(num_kept)
+        num_tokens = budget.num_prefill_tokens_fitting(num_kept, slack_s)
         if num_tokens <= 0 and owed in prefilling:
             prefilling = [live for live in prefilling if live is owed]
             num_tokens = min(MIN_CHUNK_TOKENS, self._limits.max_step_tokens - budget.num_tokens - num_kept)

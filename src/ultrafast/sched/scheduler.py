@@ -196,8 +196,8 @@ class Scheduler:
         """End those that waited as long as they may for a first place."""
         state = self._state
         for live in state.deadlines.pop_due(now):
-            num_ahead = sum(state.waiting.num_of(rank) for rank in range(live.rank + 1))
-            retry_after_s = state.drain.retry_after_s(live.rank, num_ahead, now)
+            wait_s = state.drain.wait_s(live.rank, state.num_waiting)
+            retry_after_s = state.drain.retry_after_s(live.rank, wait_s, now)
             state.finish(live, FinishReason.EXPIRE, now, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=retry_after_s)
 
     def _book_shares(self, plan: StepPlan, result: StepResult) -> None:
@@ -215,8 +215,7 @@ class Scheduler:
         wanting = {live.rank for live in state.holders}
         wanting |= {rank for rank in range(len(costs_s)) if state.waiting.num_of(rank)}
         state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
-        waiting = [state.waiting.num_of(rank) for rank in range(len(costs_s))]
-        state.drain.step_finished(result.duration_s, state.num_started, waiting)
+        state.drain.step_finished(result.duration_s, state.num_started, state.num_waiting)
         state.num_started = [0] * len(costs_s)
         state.last_step_s = result.duration_s
 

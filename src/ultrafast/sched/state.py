@@ -87,6 +87,11 @@ class SchedulerState:
         """Everybody who holds a sequence, and so KV: running or paused."""
         return self.running + self.paused
 
+    @property
+    def num_waiting(self) -> list[int]:
+        """Queued requests, by rank."""
+        return [self.waiting.num_of(rank) for rank in range(len(self.limits.tiers))]
+
     def start(self, live: LiveRequest, match: Match | None, now: float, restored: Sequence[Part] = ()) -> None:
         """From waiting to running: the head of its tier gets a sequence, the matched prefix with it, and `restored` soon."""
         self.waiting.pop(live)
