@@ -150,7 +150,9 @@ def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> E
     _check_threads(settings.engine.num_threads)
     values = settings.engine.model_dump()
     values["kv_disk_path"] = str(Path(settings.engine.kv_disk_path or cache_dir() / "kv").expanduser())
-    options = EngineOptions(model_path=str(inputs.model.path), tiers=_tier_policies(settings), **values)
+    options = EngineOptions(
+        model_path=str(inputs.model.path), tier_order=_tier_order(settings), tiers=_tier_policies(settings), **values
+    )
     policy = RecoveryPolicy(stall_after_s=settings.server.stall_after_s)
 
     def tell(progress: Loading) -> None:
@@ -159,8 +161,13 @@ def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> E
     return EngineClient(options, on_loading=tell, policy=policy)
 
 
+def _tier_order(settings: Settings) -> tuple[ServiceTier, ...]:
+    return tuple(ServiceTier(name) for name in settings.tiers.order)
+
+
 def _tier_policies(settings: Settings) -> tuple[TierPolicy, ...]:
-    tiers = [getattr(settings.tiers, tier) for tier in ServiceTier]
+    """By rank."""
+    tiers = [getattr(settings.tiers, tier) for tier in _tier_order(settings)]
     return tuple(
         TierPolicy(
             ttft_s=tier.ttft_ms / 1000,

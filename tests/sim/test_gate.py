@@ -176,3 +176,22 @@ def test_those_who_come_back_when_told_are_served() -> None:
         num_refused += _add(simulation, name, 30, 10) is not None
     assert num_refused <= 0.1 * len(returns)
     simulation.run()
+
+
+def test_the_order_of_the_tiers_decides_urgency_and_where_a_downgrade_goes() -> None:
+    """With flex before default, a default request waits for flex, and one of flex can be downgraded to default."""
+    order = (ULTRA, ServiceTier.PRIORITY, FLEX, DEFAULT)
+    policies = {tier: DEFAULT_POLICIES[tier.rank] for tier in order}
+    policies[FLEX] = replace(policies[FLEX], max_num_waiting=1, is_downgradable=True)
+    limits = make_limits(max_num_running=1, order=order, tiers=tuple(policies[tier] for tier in order), kv_capacity_tokens=8000)
+    simulation = Simulation(limits)
+    assert _add(simulation, "default", tier=DEFAULT) is None
+    simulation.step()
+    for name in ("flex0", "flex1", "flex2"):
+        assert _add(simulation, name, tier=FLEX) is None
+        simulation.step()
+    simulation.run()
+    simulation.check_all_finished()
+    served = {event.request_id: event.tier for event in simulation.scheduled}
+    assert served == {"default": None, "flex0": None, "flex1": None, "flex2": DEFAULT}
+    assert simulation.finished["default"].num_pauses > 0, "flex goes first here"

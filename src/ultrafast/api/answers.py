@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from ultrafast.core.price import FREE, TierPrice
 from ultrafast.serving.contract import LogprobEntry, Usage
 
 MIN_LOGPROB = -9999.0
@@ -20,12 +21,13 @@ class PromptTokensDetails(msgspec.Struct):
 
 
 class UsageBody(msgspec.Struct):
-    """Token counts of a call, summed over choices; the prompt counts once."""
+    """Token counts of a call, summed over choices; the prompt counts once. `cost` only where prices are set."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    cost: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class TopLogprob(msgspec.Struct):
@@ -140,11 +142,18 @@ def unix_time() -> int:
     return int(datetime.now(tz=UTC).timestamp())
 
 
-def usage_body(usage: Usage) -> UsageBody:
-    """Return usage in OpenAI's shape."""
+def usage_body(usage: Usage, price: TierPrice = FREE) -> UsageBody:
+    """Return usage in OpenAI's shape, and what it costs at `price`, that of the tier that served."""
     total = usage.num_prompt_tokens + usage.num_output_tokens
     cached = PromptTokensDetails(usage.num_cached_tokens)
-    return UsageBody(usage.num_prompt_tokens, usage.num_output_tokens, total, cached)
+    return UsageBody(
+        usage.num_prompt_tokens, usage.num_output_tokens, total, cached, msgspec.UNSET if price.is_free else cost_of(usage, price)
+    )
+
+
+def cost_of(usage: Usage, price: TierPrice) -> float:
+    """Return what a call costs, in the currency of the price."""
+    return price.cost(usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_output_tokens)
 
 
 def chat_logprobs(entries: tuple[LogprobEntry, ...] | list[LogprobEntry]) -> ChatLogprobs:

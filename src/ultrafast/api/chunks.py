@@ -18,6 +18,7 @@ from ultrafast.api.answers import (
     completion_logprobs,
     usage_body,
 )
+from ultrafast.core.price import FREE, TierPrice
 from ultrafast.serving.contract import ChoiceFinished, Delta, ToolCallDelta, Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -30,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 class StreamFacts:
     """What every chunk of a stream says, and how usage is told.
 
-    `downgrade_reason`: why `service_tier` is not what was asked for; None when it is.
+    `price` is that of the tier that serves. `downgrade_reason`: why `service_tier` is not what was asked for; None when it is.
     """
 
     completion_id: str
@@ -43,6 +44,7 @@ class StreamFacts:
     has_usage: bool = False
     has_continuous_usage: bool = False
     downgrade_reason: str | None = None
+    price: TierPrice = FREE
 
 
 class _Chunks:
@@ -72,14 +74,14 @@ class _Chunks:
         """The last chunk, if the client asked for usage; else nothing."""
         if not self._facts.has_usage:
             return b""
-        return self._head + b'],"usage":' + _encode(usage_body(usage)) + b"}\n\n"
+        return self._head + b'],"usage":' + _encode(usage_body(usage, self._facts.price)) + b"}\n\n"
 
     def _close(self) -> bytes:
         if not self._facts.has_continuous_usage:
             return self._end
         facts = self._facts
         so_far = Usage(facts.num_prompt_tokens, self._num_output_tokens, facts.num_cached_tokens)
-        return b'],"usage":' + _encode(usage_body(so_far)) + b"}\n\n"
+        return b'],"usage":' + _encode(usage_body(so_far, facts.price)) + b"}\n\n"
 
     def _choice(self, choice: dict[str, Any]) -> bytes:
         return self._head + _encode(choice) + self._close()

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol
 
+from ultrafast.api.answers import cost_of
 from ultrafast.api.chunks import DONE, PING, StreamFacts
 from ultrafast.api.collect import Collector
 from ultrafast.api.errors import Headers, error_body
@@ -214,6 +215,8 @@ class Generation:
             return headers
         timing = f"queue;dur={started.queue_s * 1000:.1f}, prefill;dur={started.prefill_s * 1000:.1f}"
         if self.completed is not None:
+            if self._facts is not None and not self._facts.price.is_free:
+                headers.append((b"x-ultrafast-cost", f"{cost_of(self.completed.usage, self._facts.price):.10f}".encode()))
             timing += f", compute;dur={self.completed.timings.compute_s * 1000:.1f}, total;dur={elapsed_ms:.1f}"
         headers += [
             (b"server-timing", timing.encode()),

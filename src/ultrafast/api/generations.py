@@ -9,6 +9,7 @@ from typing import Any
 
 from ultrafast import __version__
 from ultrafast.api.answers import unix_time
+from ultrafast.api.billing import KEPT_TIER, Bills, price_of
 from ultrafast.api.chat_fields import ChatRequest, NamedToolChoice
 from ultrafast.api.chunks import ChatChunks, CompletionChunks, StreamFacts
 from ultrafast.api.collect import Collector
@@ -36,7 +37,6 @@ from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptio
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chat has none."""
-KEPT_TIER = frozenset({"requested", "default"})
 EXPIRED_CODES = frozenset({"queue_timeout", "deadline_exceeded"})
 
 
@@ -58,6 +58,7 @@ class Generations:
     def __init__(self, context: EdgeContext) -> None:
         self._context = context
         self._slo = SloAccount(context)
+        self._bills = Bills(context)
 
     async def chat(self, exchange: Exchange) -> None:
         """Answer `POST /v1/chat/completions`."""
@@ -120,7 +121,9 @@ class Generations:
     ) -> None:
         requested = call.options.requested_tier
         with self._context.lifecycle.call(exchange):
-            recorder = self._context.recorder.begin_call(exchange.arrival_s, requested or ServiceTier.DEFAULT)
+            tier = requested or ServiceTier.DEFAULT
+            recorder = self._context.recorder.begin_call(exchange.arrival_s, tier)
+            promise = self._slo.begin(tier, call.options.slo, exchange.arrival_s)
             describe = self._describer(request, call.request_id)
             generation = Generation(exchange, events, recorder, describe, requested)
             # What is not one of our errors is our fault.
@@ -136,7 +139,8 @@ class Generations:
             finally:
                 now = exchange.clock()
                 recorder.finish(outcome, now, _parts(generation, now) if outcome is Outcome.COMPLETED else None)
-                self._slo.count(generation, requested or ServiceTier.DEFAULT, call.options.slo, outcome, now)
+                self._slo.count(generation, promise, outcome, now)
+                self._bills.count(generation, tier, outcome)
                 exchange.log_values = _log_values(generation, call, request, outcome)
 
     async def _answer(self, generation: Generation, request: GenerationRequest, kind: _Kind) -> None:
@@ -156,6 +160,7 @@ class Generations:
                 model=request.model,
                 service_tier=started.tier,
                 downgrade_reason=None if started.tier_reason in KEPT_TIER else started.tier_reason,
+                price=price_of(self._context.tiers, started.tier),
                 system_fingerprint=self._fingerprint(),
                 num_prompt_tokens=started.num_prompt_tokens,
                 num_cached_tokens=started.num_cached_tokens,

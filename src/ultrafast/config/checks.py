@@ -37,6 +37,7 @@ def check_consistency(settings: Settings, origins: Mapping[str, str]) -> None:
         what = f"max_num_running + max_num_paused + max_num_cached = {num_sequences}, and there are {MAX_SEQUENCES} sequences"
         raise _conflict("engine.max_num_running", "engine.max_num_cached", what, origins)
     _check_shares(settings)
+    _check_order(settings)
 
 
 def _check_shares(settings: Settings) -> None:
@@ -46,6 +47,15 @@ def _check_shares(settings: Settings) -> None:
             f"The minimum shares of the tiers add up to {total:g}; nothing would be left to give by urgency.",
             param="tiers",
             hint="Keep the sum of tiers.*.min_share below 1.",
+        )
+
+
+def _check_order(settings: Settings) -> None:
+    if sorted(settings.tiers.order) != sorted(ServiceTier):
+        raise ConfigError(
+            f"tiers.order is {', '.join(settings.tiers.order) or 'empty'}; it must name each tier once.",
+            param="tiers.order",
+            hint=f"Name {', '.join(ServiceTier)}, the most urgent first.",
         )
 
 

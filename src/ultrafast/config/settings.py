@@ -11,6 +11,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from ultrafast.core.tiers import ServiceTier
+
 ENV_PREFIX = "ULTRAFAST_"
 ENV_DELIMITER = "__"
 
@@ -165,7 +167,14 @@ class SamplingSettings(Section):
     )
 
 
+_E2E = "Objective for the time from the arrival to the last byte; 0: none."
+_JITTER = "Objective for the standard deviation of the gaps between deltas; 0: none."
 _MAX_PROMPT = "Condition of the objectives: requests with longer prompts are counted apart; 0: no condition."
+_MAX_OUTPUT = "Condition of the objectives: requests with longer outputs are counted apart; 0: no condition."
+_MAX_ARRIVALS = "Condition of the objectives: calls that come while more than so many came per second are counted apart; 0: none."
+_PRICE_INPUT = "Price of a million prompt tokens that are computed."
+_PRICE_CACHED = "Price of a million prompt tokens that the prefix cache has."
+_PRICE_OUTPUT = "Price of a million output tokens."
 _MAX_WAITING = "Requests that may wait for a place; further ones are refused."
 _MAX_WAITING_TOKENS = "Prompt tokens that they may have together; 0: no bound."
 _QUEUE_TTL = "Longest wait for a place, seconds; then the request is refused. A client can only shorten it."
@@ -177,19 +186,26 @@ class TierTargets(Section):
 
     ttft_ms: float = Field(gt=0, description="Time to first token.")
     tpot_ms: float = Field(gt=0, description="Time per output token after the first.")
+    e2e_ms: float = Field(default=0, ge=0, description=_E2E)
+    jitter_ms: float = Field(default=0, ge=0, description=_JITTER)
     max_prompt_tokens: int = Field(default=0, ge=0, description=_MAX_PROMPT)
+    max_output_tokens: int = Field(default=0, ge=0, description=_MAX_OUTPUT)
+    max_arrivals_per_s: float = Field(default=0, ge=0, description=_MAX_ARRIVALS)
     min_share: float = Field(default=0.0, ge=0, le=0.5, description="Part of the step time that is this tier's at least.")
     max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
     max_waiting_tokens: int = Field(default=0, ge=0, description=_MAX_WAITING_TOKENS)
     queue_ttl_s: float = Field(default=300, gt=0, description=_QUEUE_TTL)
     is_downgradable: bool = Field(default=False, description=_DOWNGRADE)
+    price_input: float = Field(default=0, ge=0, description=_PRICE_INPUT)
+    price_cached_input: float = Field(default=0, ge=0, description=_PRICE_CACHED)
+    price_output: float = Field(default=0, ge=0, description=_PRICE_OUTPUT)
 
 
 class UltrafastTargets(TierTargets):
     """Tier `ultrafast`."""
 
     ttft_ms: float = Field(default=200, gt=0, description="Objective for the time to first token of tier `ultrafast`.")
-    tpot_ms: float = Field(default=25, gt=0, description="Objective for the time per output token of tier `ultrafast`.")
+    tpot_ms: float = Field(default=50, gt=0, description="Objective for the time per output token of tier `ultrafast`.")
     min_share: float = Field(
         default=0.0, ge=0, le=0.5, description="Part of the step time that tier `ultrafast` gets at least while it has work."
     )
@@ -201,7 +217,7 @@ class PriorityTargets(TierTargets):
     """Tier `priority`."""
 
     ttft_ms: float = Field(default=500, gt=0, description="Objective for the time to first token of tier `priority`.")
-    tpot_ms: float = Field(default=50, gt=0, description="Objective for the time per output token of tier `priority`.")
+    tpot_ms: float = Field(default=75, gt=0, description="Objective for the time per output token of tier `priority`.")
     min_share: float = Field(
         default=0.1, ge=0, le=0.5, description="Part of the step time that tier `priority` gets at least while it has work."
     )
@@ -213,7 +229,7 @@ class DefaultTargets(TierTargets):
     """Tier `default`."""
 
     ttft_ms: float = Field(default=2000, gt=0, description="Objective for the time to first token of tier `default`.")
-    tpot_ms: float = Field(default=100, gt=0, description="Objective for the time per output token of tier `default`.")
+    tpot_ms: float = Field(default=150, gt=0, description="Objective for the time per output token of tier `default`.")
     min_share: float = Field(
         default=0.1, ge=0, le=0.5, description="Part of the step time that tier `default` gets at least while it has work."
     )
@@ -234,8 +250,12 @@ class FlexTargets(TierTargets):
 
 
 class TiersSettings(Section):
-    """Latency objectives per service tier."""
+    """What each service tier promises, costs and may take."""
 
+    order: tuple[str, ...] = Field(
+        default=tuple(tier.value for tier in ServiceTier), description="All tiers, the most urgent first."
+    )
+    currency: str = Field(default="USD", min_length=1, max_length=8, description="Currency of the prices, a name only.")
     ultrafast: UltrafastTargets = Field(default_factory=UltrafastTargets)
     priority: PriorityTargets = Field(default_factory=PriorityTargets)
     default: DefaultTargets = Field(default_factory=DefaultTargets)

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class ServiceTier(StrEnum):
-    """A latency class. Members stand in order of urgency: the first is served first."""
+    """A latency class. Members stand in the default order of urgency: the first is served first."""
 
     ULTRAFAST = "ultrafast"
     PRIORITY = "priority"
@@ -19,7 +19,7 @@ class ServiceTier(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Position in the order of urgency; 0 is the most urgent."""
+        """Position in the default order of urgency; 0 is the most urgent. A server may have another order."""
         return _RANKS[self]
 
 
@@ -68,9 +68,9 @@ class TierPolicy:
 
 
 DEFAULT_POLICIES: tuple[TierPolicy, ...] = (
-    TierPolicy(ttft_s=0.2, tpot_s=0.025),
-    TierPolicy(ttft_s=0.5, tpot_s=0.05, min_share=0.1),
-    TierPolicy(ttft_s=2.0, tpot_s=0.1, min_share=0.1),
+    TierPolicy(ttft_s=0.2, tpot_s=0.05),
+    TierPolicy(ttft_s=0.5, tpot_s=0.075, min_share=0.1),
+    TierPolicy(ttft_s=2.0, tpot_s=0.15, min_share=0.1),
     TierPolicy(ttft_s=30.0, tpot_s=0.5, min_share=0.05),
 )
 """By rank: one for each `ServiceTier`, the most urgent first."""

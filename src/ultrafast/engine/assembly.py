@@ -72,6 +72,7 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         can_trim=facts.can_trim,
         enable_prefix_cache=options.enable_prefix_cache,
         levels=levels,
+        order=options.tier_order,
         tiers=options.tiers,
         enable_speculation=options.speculation == "auto",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class EngineOptions:
         kv_disk_bytes: disk space for KV; 0 = none. Needs host memory.
         kv_disk_path: folder for it; None = `kv` in the user's cache folder, which whoever makes the options fills in.
         kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
-        tiers: what each service tier promises, by rank.
+        tier_order: the service tiers, the most urgent first. tiers: what each promises, in that order.
         speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
@@ -62,6 +62,7 @@ class EngineOptions:
     speculation: str = "auto"
     libllama_path: str | None = None
     max_num_paused: int = 0
+    tier_order: tuple[ServiceTier, ...] = tuple(ServiceTier)
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
 
 

@@ -86,6 +86,11 @@ class _Gaps:
         self.mean += offset / self.num_gaps
         self.squares += offset * (gap_s - self.mean)
 
+    @property
+    def deviation_s(self) -> float:
+        """Standard deviation of the gaps; at least one must have been added."""
+        return math.sqrt(max(0.0, self.squares) / self.num_gaps)
+
 
 class CallRecorder:
     """Records one call. Made by `Recorder.begin_call`. All methods belong to the event loop, but `fold` to any thread.
@@ -195,6 +200,11 @@ class CallRecorder:
         ]
         return max(means, default=None)
 
+    @property
+    def worst_jitter_s(self) -> float | None:
+        """The largest standard deviation of the gaps among the choices, seconds; None when none has three gaps."""
+        return max((c.deviation_s for c in self._choices.values() if c.num_gaps >= MIN_JITTER_GAPS), default=None)
+
     def finish(self, outcome: Outcome, now: float, parts: LatencyParts | None = None) -> None:
         """Count the call out. `parts` only when it completed. A second call is a broken invariant."""
         assert not self._is_finished, "a call ends once"
@@ -221,4 +231,4 @@ class CallRecorder:
         if num_later > 0:
             self._series.tpot.observe((choice.last_s - choice.first_s) / num_later)
         if choice.num_gaps >= MIN_JITTER_GAPS:
-            self._series.jitter.observe(math.sqrt(max(0.0, choice.squares) / choice.num_gaps))
+            self._series.jitter.observe(choice.deviation_s)

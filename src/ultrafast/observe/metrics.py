@@ -113,6 +113,10 @@ class Metrics:
         self.preemptions = self._counter("preemptions", "Sequences that lost their place for want of KV.", ["tier"])
         self.pauses = self._counter("pauses", "Times that finished sequences stood aside for more urgent ones.", ["tier"])
         self.drops = self._counter("drops", "Sequences that were refused before they got a place, by why.", ["tier", "reason"])
+        self.downgrades = self._counter(
+            "downgrades", "Calls that were served in a less urgent tier than they asked for.", ["requested", "served", "reason"]
+        )
+        self.cost = self._counter("cost", "What calls cost, by the prices of the tier that served, in its currency.", ["tier"])
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished sequences.", ["tier"])
         self.output_tokens = self._counter("output_tokens", "Output tokens that were delivered.", ["tier"])
         self.http_responses = self._counter(

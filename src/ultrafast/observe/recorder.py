@@ -78,6 +78,14 @@ class Recorder:
         """Count an HTTP answer. `route` is a route's template or "unmatched", never a path that a client wrote."""
         self.metrics.http_responses.labels(route, status_class).inc()
 
+    def on_downgrade(self, requested: ServiceTier, served: ServiceTier, reason: str) -> None:
+        """Count a call that another tier than the requested one served; `reason` is one of `core.events.DropReason`."""
+        self.metrics.downgrades.labels(requested, served, reason).inc()
+
+    def on_cost(self, tier: ServiceTier, cost: float) -> None:
+        """Count what a call cost."""
+        self.metrics.cost.labels(tier).inc(cost)
+
     def on_report(self, report: StepEvents) -> None:
         """Take over what came of one step."""
         if report.preempted:

@@ -51,12 +51,12 @@ class Gate:
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
-        self._policies = state.limits.tiers
+        self._limits = state.limits
 
     def judge(self, live: LiveRequest, now: float) -> Verdict:
         """Decide about a request that is not in the queue yet."""
         tier, slo = live.tier, live.request.slo
-        policy = self._policies[tier.rank]
+        policy = self._limits.policy_of(tier)
         if live.request.is_admitted:
             return Verdict(tier)
         full = self._why_full(live, tier, now)
@@ -68,8 +68,10 @@ class Gate:
             return self._refuse(live, reason, now) if reason else Verdict(tier)
         if not (full or late):
             return Verdict(tier)
-        for other in list(ServiceTier)[tier.rank + 1 :]:
-            if not self._why_full(live, other, now) and not self._why_late(live, other, self._policies[other.rank].ttft_s, now):
+        for other in self._limits.order[self._limits.rank_of(tier) + 1 :]:
+            if not self._why_full(live, other, now) and not self._why_late(
+                live, other, self._limits.policy_of(other).ttft_s, now
+            ):
                 return Verdict(other, full or late)
         return self._refuse(live, full, now) if full else Verdict(tier)
 
@@ -85,15 +87,16 @@ class Gate:
 
     def _why_full(self, live: LiveRequest, tier: ServiceTier, now: float) -> DropReason | None:
         """Whether a tier's queue has room. Places that are free right now are not the queue's."""
-        state, policy = self._state, self._policies[tier.rank]
+        state, rank = self._state, self._limits.rank_of(tier)
+        policy = self._limits.tiers[rank]
         limit, token_limit = policy.max_num_waiting, policy.max_waiting_tokens
         if not live.request.slo.is_retry and limit:
-            num_left = max(limit - state.drain.num_promised(tier.rank, limit, now), -(-limit // _NEWCOMER_SHARE))
+            num_left = max(limit - state.drain.num_promised(rank, limit, now), -(-limit // _NEWCOMER_SHARE))
             limit, token_limit = num_left, -(-token_limit * num_left // limit)
         num_free = max(0, state.limits.max_num_running - len(state.running))
-        if state.waiting.num_of(tier.rank) >= limit + num_free:
+        if state.waiting.num_of(rank) >= limit + num_free:
             return DropReason.QUEUE_FULL
-        num_tokens = state.waiting.num_tokens_of(tier.rank)
+        num_tokens = state.waiting.num_tokens_of(rank)
         # A prompt that is larger than the bound alone must not be refused for ever.
         if token_limit and num_tokens and num_tokens + len(live.tokens) > token_limit:
             return DropReason.QUEUE_TOKENS_FULL
@@ -101,7 +104,7 @@ class Gate:
 
     def _why_late(self, live: LiveRequest, tier: ServiceTier, ttft_s: float, now: float) -> DropReason | None:
         """Whether the first token would come after the objective if this tier served the request."""
-        state = self._state
+        state, rank = self._state, self._limits.rank_of(tier)
         if not state.cost.is_fitted:
             return None
         match = state.ledger.match(live.tokens, live.request.cache_salt) if live.can_reuse else None
@@ -112,10 +115,10 @@ class Gate:
             return DropReason.SLO_UNREACHABLE
         waited_s = max(0.0, now - live.request.arrival_s)
         busy_s = alone_s * (1 + PREFILL_STRETCH) if state.running else alone_s
-        prefills = (other for other in state.running if not other.is_decoding and other.urgency <= tier.rank)
+        prefills = (other for other in state.running if not other.is_decoding and other.urgency <= rank)
         ahead_s = token_s * sum(other.num_remaining for other in prefills)
         step_s = state.last_step_s if state.running else 0.0
-        if waited_s + self._wait_s(tier.rank) + busy_s + ahead_s + step_s > ttft_s:
+        if waited_s + self._wait_s(rank) + busy_s + ahead_s + step_s > ttft_s:
             return DropReason.SLO_AT_RISK
         return None
 

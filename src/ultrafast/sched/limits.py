@@ -31,6 +31,7 @@ class SchedulerLimits:
         reserve_tokens: output tokens for which a request must find room before it starts; a smaller promise admits more
             requests and preempts more of them.
         levels: host memory and disk for KV; None = there is only the pool.
+        order: all tiers, the most urgent first; a tier's place in it is its *rank*.
         tiers: one policy for each tier, by rank.
     """
 
@@ -48,12 +49,22 @@ class SchedulerLimits:
     block_size: int = 32
     reserve_tokens: int = 64
     levels: LevelLimits | None = None
+    order: tuple[ServiceTier, ...] = tuple(ServiceTier)
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
+
+    def rank_of(self, tier: ServiceTier) -> int:
+        """Urgency of a tier; 0 is the most urgent."""
+        return self.order.index(tier)
+
+    def policy_of(self, tier: ServiceTier) -> TierPolicy:
+        return self.tiers[self.order.index(tier)]
 
     def __post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "max_request_tokens", "max_step_tokens", "max_num_running", "block_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", param=name)
+        if sorted(self.order) != sorted(ServiceTier):
+            raise ConfigError("the order of the tiers must name each of them once", param="tiers.order")
         if len(self.tiers) != len(ServiceTier) or sum(tier.min_share for tier in self.tiers) >= 1:
             raise ConfigError("the minimum shares of the tiers must leave something: their sum must be below 1", param="tiers")
         if self.step_target_s <= 0:

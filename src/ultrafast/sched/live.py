@@ -30,6 +30,7 @@ class LiveRequest:
         num_computed: leading tokens whose KV exists in `sequence`.
         sequence: its KV while it runs, else None.
         can_reuse: False after a prefix copy that the engine could not prove: it is computed in full from then on.
+        rank: urgency of the tier that serves; 0 is the most urgent.
         tier: the tier that serves; another than the request's own when `downgrade_reason` says why.
         ttft_s, tpot_s: its objectives, seconds: its own or its tier's.
         last_run_s: when it last was in a step (or got its place), seconds. last_token_s: when its newest token was drawn.
@@ -57,6 +58,7 @@ class LiveRequest:
         "num_pauses",
         "num_preemptions",
         "order",
+        "rank",
         "request",
         "scheduled_s",
         "sequence",
@@ -69,10 +71,12 @@ class LiveRequest:
         "ttft_s",
     )
 
-    def __init__(self, request: Request, order: int, policy: TierPolicy | None = None) -> None:
+    def __init__(self, request: Request, order: int, policy: TierPolicy | None = None, rank: int | None = None) -> None:
+        """`rank`: urgency of the request's tier; None = that of the default order."""
         self.request = request
         self.downgrade_reason: DropReason | None = None
-        self.serve_in(request.tier, policy or DEFAULT_POLICIES[request.tier.rank])
+        default_rank = request.tier.rank
+        self.serve_in(request.tier, policy or DEFAULT_POLICIES[default_rank], default_rank if rank is None else rank)
         self.last_run_s = request.arrival_s
         self.last_token_s = request.arrival_s
         self.num_pauses = 0
@@ -93,21 +97,17 @@ class LiveRequest:
         self.num_preemptions = 0
         self.speculation: Track | None = None
 
-    def serve_in(self, tier: ServiceTier, policy: TierPolicy) -> None:
-        """Set the tier that serves, and with it the objectives that the request does not bring itself. Before it is queued."""
+    def serve_in(self, tier: ServiceTier, policy: TierPolicy, rank: int) -> None:
+        """Set the tier that serves, and the objectives that the request does not bring itself. Before it is queued."""
         slo = self.request.slo
         self.tier = tier
+        self.rank = rank
         self.ttft_s = policy.ttft_s if slo.ttft_s is None else slo.ttft_s
         self.tpot_s = policy.tpot_s if slo.tpot_s is None else slo.tpot_s
 
     @property
     def request_id(self) -> str:
         return self.request.request_id
-
-    @property
-    def rank(self) -> int:
-        """Urgency of its tier; 0 is the most urgent."""
-        return self.tier.rank
 
     @property
     def urgency(self) -> int:

@@ -93,7 +93,8 @@ class Scheduler:
         assert request.request_id not in self._state.live, f"request id {request.request_id} is already live"
         assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
         self._num_added += 1
-        live = LiveRequest(request, self._num_added, self._state.limits.tiers[request.tier.rank])
+        limits = self._state.limits
+        live = LiveRequest(request, self._num_added, limits.policy_of(request.tier), limits.rank_of(request.tier))
         self._state.live[request.request_id] = live
         error = self._why_never(live)
         if error:
@@ -184,7 +185,8 @@ class Scheduler:
             return
         if verdict.tier is not live.tier:
             live.downgrade_reason = verdict.reason
-            live.serve_in(verdict.tier, tiers[verdict.tier.rank])
+            rank = state.limits.rank_of(verdict.tier)
+            live.serve_in(verdict.tier, tiers[rank], rank)
         state.waiting.push(live)
         state.restorer.prefetch(live, now)
         if not live.request.is_admitted:

@@ -155,8 +155,8 @@ class Generation:
             raise UnavailableError("the server ended this request because it is shutting down")
 
     def _note_tier(self, event: RequestScheduled) -> None:
-        """A call is in the least urgent tier that one of its sequences was moved to."""
-        if event.tier is not None and event.downgrade_reason is not None and event.tier.rank > self._tier.rank:
+        """A call is in the tier that one of its sequences was moved to."""
+        if event.tier is not None and event.downgrade_reason is not None:
             self._tier, self._tier_reason = event.tier, event.downgrade_reason.value
 
     def _started(self) -> list[ServingEvent]:

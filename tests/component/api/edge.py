@@ -16,7 +16,7 @@ from ultrafast.api.auth import ApiKeys
 from ultrafast.api.edge import Edge
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.server import serve
-from ultrafast.config.settings import ServerSettings
+from ultrafast.config.settings import ServerSettings, TiersSettings
 from ultrafast.engine.health import EngineHealth
 from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import Recorder
@@ -40,10 +40,12 @@ def make(
     *,
     keys: ApiKeys | None = None,
     engine_health: Callable[[], EngineHealth] = healthy,
+    tiers: TiersSettings | None = None,
     **settings: Any,
 ) -> Setup:
     service, lifecycle, metrics = FakeService(scripts), Lifecycle(), Metrics()
-    app = build_app(service, engine_health, ServerSettings(**settings), Recorder(metrics), keys=keys, lifecycle=lifecycle)
+    recorder = Recorder(metrics)
+    app = build_app(service, engine_health, ServerSettings(**settings), recorder, keys=keys, lifecycle=lifecycle, tiers=tiers)
     return Setup(app, service, lifecycle, metrics)
 
 

@@ -33,7 +33,8 @@ async def test_attainment_is_counted_by_tier_and_shown() -> None:
         answer = (await http.get("/v1/slo")).json()
     tiers = {tier["id"]: tier for tier in answer["data"]}
     assert list(tiers) == ["ultrafast", "priority", "default", "flex"]
-    assert tiers["priority"]["objectives"] == {"ttft_ms": 500, "tpot_ms": 50}
+    assert tiers["priority"]["objectives"] == {"ttft_ms": 500, "tpot_ms": 75, "e2e_ms": None, "jitter_ms": None}
+    assert tiers["priority"]["arrivals_per_s"] == round(2 / 60, 3)
     for window in ("1m", "10m", "1h"):
         shown = tiers["priority"]["attainment"][window]
         assert (shown["num_met"], shown["num_missed"], shown["share"]) == (1, 1, 0.5)
@@ -42,6 +43,7 @@ async def test_attainment_is_counted_by_tier_and_shown() -> None:
         assert tiers["default"]["attainment"][window]["missed_by"]["failed"] == 1
     assert tiers["flex"]["attainment"]["1h"]["share"] is None
     assert tiers["priority"]["measured_ms"]["ttft"].keys() == {"p50", "p90", "p99"}
+    assert tiers["priority"]["measured_ms"].keys() == {"ttft", "tpot", "e2e", "jitter"}
 
 
 @pytest.mark.parametrize(

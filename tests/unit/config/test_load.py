@@ -136,6 +136,13 @@ def test_tiny_sizes_are_refused_and_zero_is_not(name):
     load_settings({}, None, {f"engine.{name}": Given("0", "--set")})
 
 
+@pytest.mark.parametrize("order", [("flex", "priority", "default"), ("flex", "flex", "priority", "default"), ()])
+def test_the_order_of_the_tiers_names_each_once(order):
+    with pytest.raises(ConfigError, match="each tier once") as caught:
+        load_settings({}, None, {"tiers.order": Given(order, "--set")})
+    assert caught.value.hint
+
+
 def test_settings_are_frozen():
     with pytest.raises(ValueError, match="frozen"):
         Settings().server.port = 1  # type: ignore[misc]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.slo import CallFigures, MissReason, Objectives, SloTracker, miss_reason
 
-OBJECTIVES = Objectives(ttft_s=0.2, tpot_s=0.025)
+OBJECTIVES = Objectives(ttft_s=0.2, tpot_s=0.025, e2e_s=1.0, jitter_s=0.01)
 TIER = ServiceTier.ULTRAFAST
 
 
@@ -32,6 +34,11 @@ def _figures(
         (_figures(tpot_s=0.03, compute_tpot_s=0.029), MissReason.STEP),
         (_figures(tpot_s=0.03, compute_tpot_s=0.02), MissReason.OUTPUT),
         (_figures(ttft_s=None, tpot_s=None, compute_tpot_s=None), None),
+        (replace(_figures(), e2e_s=1.0, decode_s=0.6, jitter_s=0.01), None),
+        (replace(_figures(), e2e_s=1.1, decode_s=0.6), MissReason.STEP),
+        (replace(_figures(queue_s=0.9), e2e_s=1.1, decode_s=0.1), MissReason.QUEUE),
+        (replace(_figures(), e2e_s=1.1, decode_s=0.1), MissReason.OUTPUT),
+        (replace(_figures(), e2e_s=0.5, jitter_s=0.02), MissReason.STEP),
     ],
 )
 def test_why_a_request_missed(figures: CallFigures, reason: MissReason | None) -> None:
@@ -52,6 +59,15 @@ def test_windows_hold_what_ended_in_them() -> None:
     assert (minute.num_met, minute.num_missed) == (0, 2)
     assert tracker.attainment(TIER, 3600.0, 3700.0).num_met == 0
     assert tracker.attainment(ServiceTier.FLEX, 3600.0, 3050.0).share is None
+
+
+def test_arrivals_are_those_of_the_last_minute() -> None:
+    tracker = SloTracker()
+    for second in range(0, 120, 2):
+        rate = tracker.arrived(TIER, float(second))
+    assert rate == pytest.approx(0.5, abs=0.1)
+    assert tracker.arrivals_per_s(TIER, 400.0) == 0
+    assert tracker.arrivals_per_s(ServiceTier.FLEX, 118.0) == 0
 
 
 def test_slices_do_not_pile_up() -> None:

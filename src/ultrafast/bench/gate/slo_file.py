@@ -2,11 +2,12 @@
 
     [tiers.ultrafast]
     ttft_ms = 200        # P99, unless `percentile` says otherwise
-    tpot_ms = 25
+    tpot_ms = 50
     jitter_ms = 20       # pooled deviation of the gaps within requests: no percentile
     percentile = 99
 
-Tables other than `tiers` belong to the server and are passed over; an unknown key inside a tier is refused.
+Tables other than `tiers`, and settings of a tier that are no objectives, belong to the server and are passed over, as is an
+optional objective of 0, which is none; an unknown key inside a tier is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ultrafast.bench.gate.targets import Metric, Target, make_target
+from ultrafast.config.settings import TierTargets
 from ultrafast.core.errors import ConfigError
 from ultrafast.core.tiers import TIER_ALIASES, parse_tier
 
 _KEYS = {f"{metric}_ms": metric for metric in Metric if metric is not Metric.ERRORS}
+_OPTIONAL = {"e2e_ms", "jitter_ms"}
+_SERVER_KEYS = {"order", "currency"}
 DEFAULT_PERCENTILE = 99.0
 
 
@@ -38,6 +42,8 @@ def read_slo_file(path: Path) -> list[Target]:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.", hint=_EXAMPLE) from error
     tiers = document.get("tiers", {})
+    if isinstance(tiers, dict):
+        tiers = {name: table for name, table in tiers.items() if name not in _SERVER_KEYS}
     if not isinstance(tiers, dict) or not all(isinstance(table, dict) for table in tiers.values()):
         raise ConfigError(f"{path}: `tiers` must hold one table per tier.", hint=_EXAMPLE)
     targets = [target for tier, table in tiers.items() for target in _read_tier(path, tier, table)]
@@ -56,7 +62,7 @@ def _read_tier(path: Path, tier: str, table: dict[str, Any]) -> list[Target]:
     percentile = _number(path, tier, "percentile", table.get("percentile", DEFAULT_PERCENTILE))
     targets = []
     for key, value in table.items():
-        if key == "percentile":
+        if key == "percentile" or (key in _OPTIONAL and value == 0) or (key not in _KEYS and key in TierTargets.model_fields):
             continue
         if key not in _KEYS:
             known = ", ".join([*_KEYS, "percentile"])

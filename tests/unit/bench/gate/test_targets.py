@@ -64,8 +64,8 @@ def test_text_reads_back():
 def test_slo_file_in_the_words_of_the_server(tmp_path):
     file = tmp_path / "slo.toml"
     file.write_text(
-        "[server]\nport = 1\n[tiers.ultrafast]\nttft_ms = 200\ntpot_ms = 25\njitter_ms = 20\n"
-        "[tiers.flex]\nttft_ms = 30000\npercentile = 95\n",
+        "[server]\nport = 1\n[tiers]\ncurrency = 'EUR'\n[tiers.ultrafast]\nttft_ms = 200\ntpot_ms = 25\njitter_ms = 20\n"
+        "price_input = 3\n[tiers.flex]\nttft_ms = 30000\npercentile = 95\ne2e_ms = 0\nmin_share = 0.05\n",
         encoding="utf-8",
     )
     found = [str(target) for target in read_slo_file(file)]
