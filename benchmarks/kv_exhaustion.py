@@ -2,7 +2,7 @@
 
 bystanders   eight requests that need twice the pool together, one that needs more than the pool alone, and again four; all but
              the one that can never fit must be served to the end. llama-server gets the same, for comparison
-resuming     three flex requests fill the pool; bursts of ultrafast ones push them out until each was preempted three times.
+resuming     three flex requests fill the pool; bursts of ultrafast ones push them out until they were preempted three times on average.
              Tokens that went through a forward pass, less those that had to, were computed again
 memory       resident memory of all processes, against what they had after the start plus the host memory that KV may take
 """
@@ -30,8 +30,8 @@ from benchmarks.report import Benchmark, Report
 POOL_TOKENS = 1024
 HOST_BYTES = 128 << 20
 NUM_BYSTANDERS, PROMPT_TOKENS, OUTPUT_TOKENS = 8, 100, 150
-NUM_FLEX, FLEX_PROMPT_TOKENS, FLEX_OUTPUT_TOKENS = 3, 260, 40
-NUM_URGENT, URGENT_PROMPT_TOKENS, URGENT_OUTPUT_TOKENS = 3, 280, 4
+NUM_FLEX, FLEX_PROMPT_TOKENS, FLEX_OUTPUT_TOKENS = 3, 160, 160
+NUM_URGENT, URGENT_PROMPT_TOKENS, URGENT_OUTPUT_TOKENS = 3, 300, 2
 NUM_PREEMPTIONS = 3
 GOAL_MEMORY = 1.1
 _MAX_BURSTS = 12
@@ -66,7 +66,7 @@ def run(options: Options) -> Report:
     with start_peer(small, options.log_dir / "kv_exhaustion_peer.log", num_slots=NUM_BYSTANDERS) as peer:
         _bystanders(peer, options.seed, report, is_ours=False)
     whole = sum(_is_whole(answer) for answer in resumed.answers)
-    report.add_goal_at_least("preemptions per flex request", resumed.num_preemptions / NUM_FLEX, NUM_PREEMPTIONS)
+    report.add_goal_at_least("preemptions per flex request, on average", resumed.num_preemptions / NUM_FLEX, NUM_PREEMPTIONS)
     report.add_goal_at_most("preempted or urgent requests that failed", len(resumed.answers) - whole, 0)
     report.add_goal_at_most("tokens computed again after preemption", resumed.num_recomputed, 0)
     limit_bytes = before_bytes + HOST_BYTES

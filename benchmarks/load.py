@@ -66,12 +66,12 @@ class Background:
         return [answer.error for answer in self.answers if answer.error is not None]
 
 
-def poisson_times_s(rng: random.Random, rate_per_s: float, duration_s: float) -> list[float]:
-    """Arrivals within a window: exponential gaps, not rescaled."""
+def poisson_times_s(rng: random.Random, rate_per_s: float, duration_s: float, apart_s: float = 0.0) -> list[float]:
+    """Arrivals within a window: exponential gaps, not rescaled; with `apart_s`, that is added to each of them."""
     times, now_s = [], rng.expovariate(rate_per_s)
     while now_s < duration_s:
         times.append(now_s)
-        now_s += rng.expovariate(rate_per_s)
+        now_s += apart_s + rng.expovariate(rate_per_s)
     return times
 
 

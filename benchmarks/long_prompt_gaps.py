@@ -10,6 +10,7 @@ default, the one with the smallest longest gap. Then, interleaved A B C C B A: o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import time
@@ -17,17 +18,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
+from benchmarks import peer_vllm
 from benchmarks.client import Answer, Client
 from benchmarks.interleave import Field, group_ratio, settle_all
 from benchmarks.options import Options
 from benchmarks.ours import start_ours
 from benchmarks.peer_llama_server import start_peer
+from benchmarks.peer_vllm import for_server
+from benchmarks.processes import RunningServer
 from benchmarks.prompts import unique_chat
 from benchmarks.report import Benchmark, Report
 from benchmarks.stats import median_interval, percentile
 
 LONG_PROMPT_TOKENS = 1600
-BATCHES = (32, 64, 128, 256)
+BATCHES = (16, 32, 64, 128)
 LONGER_TTFT_ALLOWED = 1.3
 GOAL_BELOW_DEFAULT, GOAL_BELOW_BEST, GOAL_LONG_TTFT = 5.0, 2.0, 1.3
 _CALM_CHUNKS = 10
@@ -56,12 +60,17 @@ def run(options: Options) -> Report:
     rng = random.Random(options.seed)
     batch_tokens = 64 if options.is_quick else _best_batch(options, rng, num_tokens, report)
     log = options.log_dir
-    with (
-        start_ours(options, log / "long_prompt_gaps.log") as ours,
-        start_peer(options, log / "long_prompt_gaps_peer.log") as peer,
-        start_peer(options, log / "long_prompt_gaps_tuned.log", batch_tokens=batch_tokens) as tuned,
-    ):
-        servers = settle_all(ours, peer, tuned)
+    with contextlib.ExitStack() as running:
+        start = running.enter_context
+        ours = start(start_ours(options, log / "long_prompt_gaps.log"))
+        peer = start(start_peer(options, log / "long_prompt_gaps_peer.log"))
+        tuned = start(start_peer(options, log / "long_prompt_gaps_tuned.log", batch_tokens=batch_tokens))
+        all_servers = [ours, peer, tuned]
+        if peer_vllm.is_there(options):
+            all_servers.append(start(peer_vllm.start_vllm(options, log / "long_prompt_gaps_vllm.log", num_places=4)))
+        else:
+            report.notes.append(peer_vllm.absence_note())
+        servers = settle_all(*all_servers)
         groups = [_group(servers, rng, num_tokens, options.is_quick) for _ in range(1 if options.is_quick else 2)]
     for server in servers.servers:
         _add_row(report, server.name, [sample for group in groups for sample in group[server.name]])
@@ -78,21 +87,21 @@ def _group(servers: Field, rng: random.Random, num_tokens: int, is_quick: bool) 
     found: dict[str, list[Sample]] = {server.name: [] for server in servers.servers}
     for server in servers.servers if is_quick else servers.there_and_back():
         with servers.only(server):
-            found[server.name].append(asyncio.run(_sample(server.url, rng, num_tokens)))
+            found[server.name].append(asyncio.run(_sample(server, rng, num_tokens)))
     return found
 
 
-async def _sample(url: str, rng: random.Random, num_tokens: int) -> Sample:
-    async with Client(url) as client:
-        _checked(await client.ask(unique_chat(rng, 40, 4, service_tier="ultrafast")))
+async def _sample(server: RunningServer, rng: random.Random, num_tokens: int) -> Sample:
+    async with Client(server.url) as client:
+        _checked(await client.ask(for_server(server, unique_chat(rng, 40, 4, service_tier="ultrafast"))))
         stream: list[Answer] = []
         async with asyncio.TaskGroup() as group:
-            body = unique_chat(rng, 40, 2000, service_tier="ultrafast")
+            body = for_server(server, unique_chat(rng, 40, 2000, service_tier="ultrafast"))
             task = group.create_task(client.ask(body, on_start=stream.append))
             while not stream or len(stream[0].stamps_ns) < _CALM_CHUNKS + 1:  # noqa: ASYNC110 - nothing but looking
                 await asyncio.sleep(0.01)
             sent_ns = time.perf_counter_ns()
-            long = _checked(await client.ask(unique_chat(rng, num_tokens, 1, service_tier="default")))
+            long = _checked(await client.ask(for_server(server, unique_chat(rng, num_tokens, 1, service_tier="default"))))
             await asyncio.sleep(0.3)  # the gap that the first token of the long one ends in
             task.cancel()
     await asyncio.sleep(1.0)  # the server notices that the stream's client left
@@ -107,7 +116,7 @@ def _best_batch(options: Options, rng: random.Random, num_tokens: int, report: R
     tried = {}
     for batch_tokens in (0, *BATCHES):
         with start_peer(options, options.log_dir / "long_prompt_gaps_tuning.log", batch_tokens=batch_tokens) as peer:
-            tried[batch_tokens] = asyncio.run(_sample(peer.url, rng, num_tokens))
+            tried[batch_tokens] = asyncio.run(_sample(peer, rng, num_tokens))
     limit_s = LONGER_TTFT_ALLOWED * tried[0].long_ttft_s
     fitting = {batch: tried[batch].longest_s for batch in BATCHES if tried[batch].long_ttft_s <= limit_s}
     best = min(fitting, key=fitting.__getitem__, default=BATCHES[-1])
