@@ -122,12 +122,13 @@ class Client:
         timeout_s: float = 300.0,
         disconnect: Disconnect | None = None,
         on_start: Callable[[Answer], None] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """POST a body and read the answer to its end. Never raises for what the server does: see `Answer.error`.
 
         `on_start` gets the answer before there is anything in it, to be watched while it grows.
         """
-        return await self._call("POST", path, json.dumps(body).encode(), timeout_s, disconnect, on_start)
+        return await self._call("POST", path, json.dumps(body).encode(), timeout_s, disconnect, on_start, headers or {})
 
     async def get(self, path: str, timeout_s: float = 30.0) -> Answer:
         """GET a path."""
@@ -141,7 +142,9 @@ class Client:
         timeout_s: float,
         disconnect: Disconnect | None = None,
         on_start: Callable[[Answer], None] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
+        more = "".join(f"\r\n{name}: {value}" for name, value in (headers or {}).items())
         head = (
             f"{method} {path} HTTP/1.1\r\nhost: {self._host}\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}"
         )
@@ -155,12 +158,17 @@ class Client:
             async with asyncio.timeout(timeout_s if leave_s is None else leave_s):
                 connection = await self._connect()
                 answer.send_ns = time.perf_counter_ns()
-                connection[1].write(head.encode() + b"\r\n\r\n" + payload)
+                connection[1].write((head + more).encode() + b"\r\n\r\n" + payload)
                 can_reuse = await _read_answer(connection[0], answer, disconnect.after_chunks if disconnect is not None else None)
         except TimeoutError:
             answer.error = DISCONNECTED if leave_s is not None else f"no complete answer within {timeout_s:g} s"
         except OSError as error:
             answer.error = f"connection: {error}"
+        except asyncio.CancelledError:
+            answer.error = DISCONNECTED
+            if connection is not None:
+                connection[1].transport.abort()
+            raise
         if connection is not None:
             if answer.is_ok and can_reuse:
                 self._idle.append(connection)

@@ -1,7 +1,7 @@
-"""Two servers, one at a time, in the order A B B A: drift of the machine hits both sides alike.
+"""Servers, one at a time, in the order A B B A: drift of the machine hits all sides alike.
 
-Both stay loaded. Before anything is measured, a server without requests must be shown to use no CPU; one that does is stopped
-with SIGSTOP while the other one is measured.
+All stay loaded. Before anything is measured, a server without requests must be shown to use no CPU; one that does is stopped
+with SIGSTOP while another one is measured.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.processes import RunningServer, idle_cpu_share, paused
+from benchmarks.processes import RunningServer, paused
 
 IDLE_CPU_LIMIT = 0.02  # cores
 _SETTLE_S = 1.0
@@ -20,37 +20,66 @@ _REST_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Ours and a peer, and which of them must be paused while idle."""
+class Field:
+    """Servers that are all loaded and measured one at a time; `idle_cores` is what each uses without requests."""
 
-    ours: RunningServer
-    peer: RunningServer
-    idle_cores: tuple[float, float]
+    servers: tuple[RunningServer, ...]
+    idle_cores: tuple[float, ...]
 
-    def abba(self) -> tuple[RunningServer, ...]:
-        """One group."""
-        return (self.ours, self.peer, self.peer, self.ours)
+    def there_and_back(self) -> tuple[RunningServer, ...]:
+        """One group: A B B A, or A B C C B A."""
+        return (*self.servers, *reversed(self.servers))
 
     @contextlib.contextmanager
     def only(self, server: RunningServer) -> Iterator[None]:
-        """The other one uses no CPU inside."""
-        other, cores = (self.peer, self.idle_cores[1]) if server is self.ours else (self.ours, self.idle_cores[0])
-        with paused([other] if cores > IDLE_CPU_LIMIT else []):
+        """The others use no CPU inside."""
+        with paused([other for other in self._busy_when_idle() if other is not server]):
             time.sleep(_REST_S)
             yield
 
     def note(self) -> str:
         """For the report."""
-        ours, peer = self.idle_cores
-        stopped = [name for name, cores in (("ours", ours), ("the peer", peer)) if cores > IDLE_CPU_LIMIT]
-        text = f"idle, ours keeps {ours:.3f} cores busy, the peer {peer:.3f}"
-        return text + (f"; {' and '.join(stopped)} stopped (SIGSTOP) while the other was measured" if stopped else "")
+        parts = [
+            f"{server.name} keeps {cores:.3f} cores busy" for server, cores in zip(self.servers, self.idle_cores, strict=True)
+        ]
+        stopped = [server.name for server in self._busy_when_idle()]
+        return f"idle, {', '.join(parts)}" + (
+            f"; {' and '.join(stopped)} stopped (SIGSTOP) while others are measured" if stopped else ""
+        )
+
+    def _busy_when_idle(self) -> list[RunningServer]:
+        return [server for server, cores in zip(self.servers, self.idle_cores, strict=True) if cores > IDLE_CPU_LIMIT]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair(Field):
+    """Ours and one peer."""
+
+    @property
+    def ours(self) -> RunningServer:
+        return self.servers[0]
+
+    @property
+    def peer(self) -> RunningServer:
+        return self.servers[1]
 
 
 def settle(ours: RunningServer, peer: RunningServer) -> Pair:
     """Measure what both use while they have nothing to do."""
+    return Pair((ours, peer), _idle_cores((ours, peer)))
+
+
+def settle_all(*servers: RunningServer) -> Field:
+    """The same for any number of servers."""
+    return Field(servers, _idle_cores(servers))
+
+
+def _idle_cores(servers: Sequence[RunningServer]) -> tuple[float, ...]:
     time.sleep(_SETTLE_S)
-    return Pair(ours, peer, (idle_cpu_share(ours, _WATCH_S), idle_cpu_share(peer, _WATCH_S)))
+    before_s, begin_s = [server.cpu_s() for server in servers], time.monotonic()
+    time.sleep(_WATCH_S)
+    duration_s = time.monotonic() - begin_s
+    return tuple((server.cpu_s() - cpu_s) / duration_s for server, cpu_s in zip(servers, before_s, strict=True))
 
 
 def group_ratio(ours: Sequence[float], peer: Sequence[float]) -> float:

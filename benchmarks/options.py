@@ -17,6 +17,7 @@ class Options:
         context_tokens: size of the KV pool, shared by all requests.
         seed: of prompts and random moments.
         log_dir: where servers' logs go.
+        vllm_python, vllm_model: interpreter of an environment with vLLM, and a checkpoint for it; None = it is not there.
     """
 
     is_quick: bool
@@ -25,3 +26,5 @@ class Options:
     context_tokens: int
     seed: int
     log_dir: Path
+    vllm_python: Path | None = None
+    vllm_model: Path | None = None

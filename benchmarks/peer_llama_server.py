@@ -19,11 +19,12 @@ from benchmarks.processes import RunningServer, start_process
 START_TIMEOUT_S = 60.0
 
 
-def start_peer(options: Options, log_path: Path, *, num_slots: int = 4) -> RunningServer:
+def start_peer(options: Options, log_path: Path, *, num_slots: int = 4, batch_tokens: int = 0) -> RunningServer:
     """Start llama-server and wait until it listens.
 
     Args:
         num_slots: requests that it serves at once (`-np`); its default is 4.
+        batch_tokens: tokens of one step (`-b`); 0 keeps the default, 2048.
     """
     command = [
         sys.executable,
@@ -33,10 +34,12 @@ def start_peer(options: Options, log_path: Path, *, num_slots: int = 4) -> Runni
         f"--threads={options.num_threads}",
         f"--context={options.context_tokens}",
         f"--slots={num_slots}",
+        f"--batch={batch_tokens}",
     ]
     process, line = start_process(command, log_path, START_TIMEOUT_S)
     try:
-        return RunningServer("llama-server", process, json.loads(line)["url"])
+        name = f"llama-server -b {batch_tokens}" if batch_tokens else "llama-server"
+        return RunningServer(name, process, json.loads(line)["url"])
     except BaseException:
         process.kill()
         raise
@@ -48,6 +51,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--context", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
+    parser.add_argument("--batch", type=int, default=0)
     arguments = parser.parse_args()
 
     import xllamacpp  # type: ignore[import-untyped]  # here only: importing it loads the library, and the parent needs no second copy
@@ -56,6 +60,9 @@ def main() -> None:
     params.model.path = arguments.model
     params.n_ctx = arguments.context
     params.n_parallel = arguments.slots
+    if arguments.batch:
+        params.n_batch = arguments.batch
+        params.n_ubatch = min(params.n_ubatch, arguments.batch)
     params.kv_unified = True
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
     params.cpuparams.n_threads = arguments.threads

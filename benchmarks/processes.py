@@ -125,13 +125,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def idle_cpu_share(server: RunningServer, duration_s: float) -> float:
-    """Cores that a server without requests keeps busy."""
-    before_s, begin_s = server.cpu_s(), time.monotonic()
-    time.sleep(duration_s)
-    return (server.cpu_s() - before_s) / (time.monotonic() - begin_s)
-
-
 @contextlib.contextmanager
 def paused(servers: Sequence[RunningServer]) -> Iterator[None]:
     """Stop (SIGSTOP) servers for the duration: they keep their state and use no CPU."""

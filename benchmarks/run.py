@@ -26,7 +26,21 @@ from benchmarks.options import Options  # noqa: E402
 from benchmarks.report import Benchmark, write_json  # noqa: E402
 
 RESULTS_DIR = ROOT / "benchmarks" / "results"
-NAMES = ("vs_llama_server", "raw_loop", "api_overhead", "scheduler_steps", "warm_first", "crash_recovery", "kv_levels", "soak")
+NAMES = (
+    "vs_llama_server",
+    "raw_loop",
+    "api_overhead",
+    "scheduler_steps",
+    "warm_first",
+    "crash_recovery",
+    "kv_levels",
+    "speculation",
+    "tier_isolation",
+    "long_prompt_gaps",
+    "overload",
+    "kv_exhaustion",
+    "soak",
+)
 EXIT_FAILED = 1
 
 
@@ -98,6 +112,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0, help="threads of the forward pass (default: all usable cores)")
     parser.add_argument("--context", type=int, default=8192, help="KV pool in tokens (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="of prompts and random moments (default: new for every run)")
+    parser.add_argument("--vllm-python", type=Path, metavar="PATH", help="Python of an environment with vLLM, as a further peer")
+    parser.add_argument("--vllm-model", type=Path, metavar="DIR", help="the same model as a checkpoint for it")
     return parser.parse_args()
 
 
@@ -112,6 +128,8 @@ def _options(arguments: argparse.Namespace) -> Options:
         context_tokens=arguments.context,
         seed=arguments.seed if arguments.seed is not None else int.from_bytes(os.urandom(4)),
         log_dir=RESULTS_DIR / "logs",
+        vllm_python=arguments.vllm_python,
+        vllm_model=arguments.vllm_model,
     )
 
 

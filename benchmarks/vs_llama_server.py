@@ -169,7 +169,7 @@ def _interleave(
     groups = []
     for i in range(0, len(bodies), 2):
         group: dict[str, list[Figures]] = {"ultrafast": [], "llama-server": []}
-        for server, block in zip(pair.abba(), (bodies[i], bodies[i], bodies[i + 1], bodies[i + 1]), strict=True):
+        for server, block in zip(pair.there_and_back(), (bodies[i], bodies[i], bodies[i + 1], bodies[i + 1]), strict=True):
             with pair.only(server):
                 group[server.name].append(asyncio.run(_sent(send, server, block)))
         groups.append(group)

@@ -8,7 +8,7 @@ import random
 import pytest
 from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
 
-from ultrafast.core.request import FinishReason
+from ultrafast.core.request import FinishReason, RequestSlo
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
 from ultrafast.engine.fake import FakeCost
 
@@ -290,3 +290,39 @@ def test_a_storm_of_arrivals_and_aborts_across_tiers_leaves_nothing_behind() -> 
     simulation.run(max_steps=20_000)
     simulation.check_all_finished()
     assert any(event.num_pauses for event in simulation.finished.values())
+
+
+def test_a_stream_makes_up_for_gaps_that_a_minimum_share_made_longer() -> None:
+    """Flex work fills every gap up to the objective, and due items come on top: the mean still holds."""
+    simulation = _warmed()
+    objective_s = COST.step_s(1, 6) + 0.0001
+    simulation.add(make_request("ultra", 20, 100, tier=ULTRA, arrival_s=simulation.clock(), tpot_s=objective_s))
+    simulation.add(make_request("default", 1500, 2, arrival_s=simulation.clock()))
+    simulation.add(make_request("flex", 1500, 2, tier=FLEX, arrival_s=simulation.clock()))
+    simulation.step_until(lambda: "ultra" in simulation.finished)
+    gaps = _gaps(simulation, "ultra")
+    assert max(gaps) > 1.2 * objective_s, "something did come on top"
+    assert sum(gaps) / len(gaps) <= objective_s
+
+
+@pytest.mark.parametrize("ttft_s", [0.2, 2.0])
+def test_prefills_wait_for_the_streams_of_their_own_tier_only_while_they_have_the_time(ttft_s: float) -> None:
+    simulation = _warmed()
+    slo = RequestSlo(ttft_s=ttft_s, tpot_s=0.04)
+    simulation.add(make_request("stream", 20, 200, tier=ULTRA, arrival_s=simulation.clock(), slo=slo))
+    simulation.step_until(lambda: len(simulation.output["stream"]) > 20)
+    simulation.add(make_request("next", 60, 2, tier=ULTRA, arrival_s=simulation.clock(), slo=slo))
+    simulation.step_until(lambda: simulation.output["next"])
+    until_s = simulation.first_token_s("next")
+    beside = [
+        gap
+        for gap, end_s in zip(_gaps(simulation, "stream"), simulation.token_times["stream"][1:], strict=True)
+        if end_s <= until_s
+    ]
+    if ttft_s == 2.0:
+        assert max(beside) <= 0.04 + COST.output_s, "it took only what the stream had to spare"
+    else:
+        assert max(beside) > 0.05, "it could not be in time, and was not made later than it had to be"
+    assert _ttft_s(simulation, "next") <= 2.0
+    simulation.run()
+    simulation.check_all_finished()

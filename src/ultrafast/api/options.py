@@ -104,17 +104,21 @@ def requested_tier(request: GenerationRequest, headers: Mapping[bytes, bytes]) -
 def requested_slo(headers: Mapping[bytes, bytes]) -> RequestSlo:
     """Return a client's own objectives: headers `x-slo-ttft-ms`, `x-slo-tpot-ms`, `x-slo-strict`, `x-queue-ttl-ms`.
 
+    Clients of the OpenAI libraries count their retries in `x-stainless-retry-count`; what is no count is nobody's retry.
+
     Raises:
         ApiError: 400, a header is not what it must be.
     """
     strict = headers.get(b"x-slo-strict", b"false").decode("latin-1").strip().lower()
     if strict not in ("true", "false"):
         raise _invalid("x-slo-strict", f"x-slo-strict must be true or false, got {strict[:40]!r}.")
+    retries = headers.get(b"x-stainless-retry-count", b"").strip()
     return RequestSlo(
         ttft_s=_milliseconds(headers, "x-slo-ttft-ms"),
         tpot_s=_milliseconds(headers, "x-slo-tpot-ms"),
         is_strict=strict == "true",
         queue_ttl_s=_milliseconds(headers, "x-queue-ttl-ms"),
+        is_retry=retries.isdigit() and retries.strip(b"0") != b"",
     )
 
 

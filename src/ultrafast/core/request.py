@@ -93,12 +93,14 @@ class RequestSlo:
         tpot_s: time per output token after the first, seconds.
         is_strict: refuse rather than serve too late or in another tier.
         queue_ttl_s: longest wait for a place, seconds; can only shorten the tier's.
+        is_retry: the client was refused before and comes back.
     """
 
     ttft_s: float | None = None
     tpot_s: float | None = None
     is_strict: bool = False
     queue_ttl_s: float | None = None
+    is_retry: bool = False
 
 
 TIER_SLO = RequestSlo()

@@ -7,7 +7,8 @@
 
 The most urgent work in the step is bounded by nobody. What comes after must fit:
 
-- beside a decode: into what is left until its next token is due (its TPOT objective after the last; earlier when behind);
+- beside a decode: into what is left until its next token is due (its TPOT objective after the last one, or sooner to make up
+  for gaps that were longer); so must prefills of its own rank, as long as they have the time;
 - beside a prefill: into a quarter more than what is in the step already, and into nothing while that would make it miss a
   deadline which it can still meet.
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ultrafast.sched.chunks import ALONE_STRETCH, FALLBACK_CHUNK_TOKENS, IDLE_STRETCH, MIN_CHUNK_TOKENS
 from ultrafast.sched.cost import CostModel
@@ -77,20 +78,36 @@ class StepBudget:
         count = bisect_right(range(1, num_wanted + 1), limit_s, key=lambda count: self._predict_s(count, 0))
         return count if self.is_limited else max(count, min(1, num_wanted))
 
-    def num_prefill_tokens_fitting(self, num_kept: int) -> int:
+    def slack_s(self, decodes: Iterable[LiveRequest], prefills: Collection[LiveRequest]) -> float:
+        """Return how long a step may take for prefills that can wait for the decodes of their own rank; else infinity.
+
+        They can wait while even at the pace of the target step time their first tokens would come in time, with a margin.
+        """
+        slack_s = min((live.token_due_s for live in decodes), default=math.inf) - self._now
+        if slack_s == math.inf or not prefills or not self._cost.is_fitted:
+            return math.inf
+        token_s = self._cost.coefficients[2]
+        decode_s = self._predict_s(0, 0)
+        chunk_s = max(self._limits.step_target_s - decode_s, MIN_CHUNK_TOKENS * token_s)
+        rest_s = token_s * sum(live.num_remaining for live in prefills)
+        needed_s = (rest_s + decode_s * rest_s / chunk_s if chunk_s > 0 else rest_s) * (1 + PREFILL_STRETCH)
+        return slack_s if self._now + needed_s < min(live.deadline_s for live in prefills) else math.inf
+
+    def num_prefill_tokens_fitting(self, num_kept: int, slack_s: float = math.inf) -> int:
         """Prefill tokens for the next rank.
 
         Args:
             num_kept: tokens of the step to leave for decodes that are not in it yet.
+            slack_s: what the decodes of the same rank leave, see `slack_s`.
         """
         room = self._limits.max_step_tokens - self.num_tokens - num_kept
         if not self._cost.is_fitted:
             return max(0, min(room, FALLBACK_CHUNK_TOKENS - self.num_prefill_tokens))
         is_short = self.num_outputs or self._held_share
-        target_s = min(self._target_s * (1.0 if is_short else self._idle_stretch), self._limit_s)
+        target_s = min(self._target_s * (1.0 if is_short else self._idle_stretch), self._limit_s, slack_s)
         within = self._cost.prefill_tokens_within(target_s, self.num_outputs) - self.num_prefill_tokens
-        # A small chunk always, unless more urgent work is in the step: that waits for nobody.
-        floor = 0 if self.is_limited else MIN_CHUNK_TOKENS
+        # A small chunk always, unless it would make somebody late: more urgent work waits for nobody.
+        floor = 0 if self.is_limited or slack_s < math.inf else MIN_CHUNK_TOKENS
         return min(max(room, 0), max(floor, within))
 
     def add_decodes(self, num_decodes: int) -> None:

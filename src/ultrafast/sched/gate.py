@@ -6,6 +6,9 @@
     the client insists and this machine never could              -> refused: slo_unreachable
     the queue is full                                            -> a less urgent tier with room, if allowed, else refused
 
+Who was refused and comes back finds room in the queue that newcomers had to leave: else, under an overload that lasts, those
+would have taken every place that the advice to come back was about.
+
 Predicted TTFT = wait for a place + prefill of what is not cached, and of prefills that come before it + the step under way. As
 long as nothing was measured, a part that is unknown counts as zero: nobody is refused on a guess.
 """
@@ -22,6 +25,8 @@ from ultrafast.sched.state import SchedulerState
 
 _RETRY_QUEUE_SHARE = 4
 """A client that found the queue full comes back when a quarter of it has drained."""
+_NEWCOMER_SHARE = 4
+"""Those who come for the first time find at least one in so many places of the queue, however many are to come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Gate:
         policy = self._limits.policy_of(tier)
         if live.request.is_admitted:
             return Verdict(tier)
-        full = self._why_full(live, tier)
+        full = self._why_full(live, tier, now)
         if not slo.is_strict and not policy.is_downgradable:
             return self._refuse(live, full, now) if full else Verdict(tier)
         late = self._why_late(live, tier, live.ttft_s, now)
@@ -64,7 +69,9 @@ class Gate:
         if not (full or late):
             return Verdict(tier)
         for other in self._limits.order[self._limits.rank_of(tier) + 1 :]:
-            if not self._why_full(live, other) and not self._why_late(live, other, self._limits.policy_of(other).ttft_s, now):
+            if not self._why_full(live, other, now) and not self._why_late(
+                live, other, self._limits.policy_of(other).ttft_s, now
+            ):
                 return Verdict(other, full or late)
         return self._refuse(live, full, now) if full else Verdict(tier)
 
@@ -72,21 +79,26 @@ class Gate:
         rank, state = live.rank, self._state
         if reason is DropReason.SLO_UNREACHABLE:
             return Verdict(live.tier, reason, is_refused=True)
-        num_ahead = self._num_ahead(rank)
-        if reason is not DropReason.SLO_AT_RISK:
-            num_ahead = state.waiting.num_of(rank) // _RETRY_QUEUE_SHARE
-        return Verdict(live.tier, reason, is_refused=True, retry_after_s=state.drain.retry_after_s(rank, num_ahead, now))
+        wait_s = state.drain.wait_s(rank, state.num_waiting)
+        rate = state.drain.rate(rank)
+        if reason is not DropReason.SLO_AT_RISK and rate is not None:
+            wait_s = max(1, state.waiting.num_of(rank) // _RETRY_QUEUE_SHARE) / rate
+        return Verdict(live.tier, reason, is_refused=True, retry_after_s=state.drain.retry_after_s(rank, wait_s, now))
 
-    def _why_full(self, live: LiveRequest, tier: ServiceTier) -> DropReason | None:
+    def _why_full(self, live: LiveRequest, tier: ServiceTier, now: float) -> DropReason | None:
         """Whether a tier's queue has room. Places that are free right now are not the queue's."""
         state, rank = self._state, self._limits.rank_of(tier)
         policy = self._limits.tiers[rank]
+        limit, token_limit = policy.max_num_waiting, policy.max_waiting_tokens
+        if not live.request.slo.is_retry and limit:
+            num_left = max(limit - state.drain.num_promised(rank, limit, now), -(-limit // _NEWCOMER_SHARE))
+            limit, token_limit = num_left, -(-token_limit * num_left // limit)
         num_free = max(0, state.limits.max_num_running - len(state.running))
-        if state.waiting.num_of(rank) >= policy.max_num_waiting + num_free:
+        if state.waiting.num_of(rank) >= limit + num_free:
             return DropReason.QUEUE_FULL
         num_tokens = state.waiting.num_tokens_of(rank)
         # A prompt that is larger than the bound alone must not be refused for ever.
-        if policy.max_waiting_tokens and num_tokens and num_tokens + len(live.tokens) > policy.max_waiting_tokens:
+        if token_limit and num_tokens and num_tokens + len(live.tokens) > token_limit:
             return DropReason.QUEUE_TOKENS_FULL
         return None
 
@@ -117,7 +129,7 @@ class Gate:
         has_place = len(state.running) < state.limits.max_num_running or any(live.urgency > rank for live in state.running)
         if has_place and not num_ahead:
             return 0.0
-        return state.drain.wait_s(rank, num_ahead) or 0.0
+        return state.drain.wait_s(rank, state.num_waiting) or 0.0
 
     def _num_ahead(self, rank: int) -> int:
         return sum(self._state.waiting.num_of(other) for other in range(rank + 1))

@@ -15,8 +15,10 @@ from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched.speculation.track import Track
 
-MAX_TOKENS_BEHIND = 4.0
-"""A stream makes up for so many intervals at most: one that was paused for long must not shut out the others for as long."""
+PACE = 0.9
+"""Part of its TPOT objective at which a stream is held back at most on average: the rest is for what cannot be planned."""
+_MAX_BEHIND = 10.0
+"""A stream that is further behind than so many objectives is not hurried any more: what made it late is over, or it is lost."""
 
 
 class LiveRequest:
@@ -120,15 +122,16 @@ class LiveRequest:
 
     @property
     def token_due_s(self) -> float:
-        """When its next token is due, seconds: an interval after the last one, or earlier while it is behind its mean.
+        """When its next token is due, seconds: one objective after the last one, and early enough for the mean so far.
 
-        So steps that a minimum share made longer are made up for, and the mean holds; what a long pause cost is not.
+        A gap that became longer than it should is so made up for by the next ones.
         """
+        due_s = self.last_token_s + self.tpot_s
         if self.first_token_s is None:
-            return self.last_token_s + self.tpot_s
-        num_later = self.num_output - len(self.request.output_tokens) - 1
-        behind_s = self.last_token_s - (self.first_token_s + num_later * self.tpot_s)
-        return self.last_token_s + self.tpot_s - min(max(behind_s, 0.0), MAX_TOKENS_BEHIND * self.tpot_s)
+            return due_s
+        num_gaps = self.num_output - len(self.request.output_tokens)
+        paced_s = self.first_token_s + PACE * self.tpot_s * num_gaps
+        return min(due_s, paced_s) if due_s - paced_s <= _MAX_BEHIND * self.tpot_s else due_s
 
     @property
     def num_output(self) -> int:

@@ -10,6 +10,8 @@ Every "who" and "how much" is a policy in a file of its own; here is only the or
 
 from __future__ import annotations
 
+from math import inf
+
 from ultrafast.core.step import SequenceWork
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched import admission
@@ -83,7 +85,9 @@ class Planner:
             is_prefill_turn = budget.is_limited and next_turn is not None and not next_turn.is_decoding
             chosen = [] if is_prefill_turn else self._decodes(self._choose(decodes, owed, budget), budget, now)
             prefills = [live for live in prefills if live.sequence is not None]
-            chunks = self._prefills(prefills, owed, num_decodes_left, budget, now)
+            worked = {item.request_id for item in chosen}
+            slack_s = budget.slack_s([live for live in decodes if live.request_id in worked], prefills) if prefills else inf
+            chunks = self._prefills(prefills, owed, num_decodes_left, budget, now, slack_s)
             if is_prefill_turn and not chunks:
                 chosen = self._decodes(self._choose(decodes, owed, budget), budget, now)
             work += chosen + chunks
@@ -138,11 +142,17 @@ class Planner:
         return True
 
     def _prefills(
-        self, prefilling: list[LiveRequest], owed: LiveRequest | None, num_kept: int, budget: StepBudget, now: float
+        self,
+        prefilling: list[LiveRequest],
+        owed: LiveRequest | None,
+        num_kept: int,
+        budget: StepBudget,
+        now: float,
+        slack_s: float,
     ) -> list[SequenceWork]:
         if self._limits.fixed_chunk_tokens and prefilling:
             return self._fit([Chunk(prefilling[0], self._fixed_chunk(prefilling[0]))], budget, now)
-        num_tokens = budget.num_prefill_tokens_fitting(num_kept)
+        num_tokens = budget.num_prefill_tokens_fitting(num_kept, slack_s)
         if num_tokens <= 0 and owed in prefilling:
             prefilling = [live for live in prefilling if live is owed]
             num_tokens = min(MIN_CHUNK_TOKENS, self._limits.max_step_tokens - budget.num_tokens - num_kept)

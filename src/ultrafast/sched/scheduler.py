@@ -220,8 +220,8 @@ class Scheduler:
         """End those that waited as long as they may for a first place."""
         state = self._state
         for live in state.deadlines.pop_due(now):
-            num_ahead = sum(state.waiting.num_of(rank) for rank in range(live.rank + 1))
-            retry_after_s = state.drain.retry_after_s(live.rank, num_ahead, now)
+            wait_s = state.drain.wait_s(live.rank, state.num_waiting)
+            retry_after_s = state.drain.retry_after_s(live.rank, wait_s, now)
             state.finish(live, FinishReason.EXPIRE, now, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=retry_after_s)
 
     def _book_shares(self, plan: StepPlan, result: StepResult) -> None:

@@ -96,6 +96,11 @@ class SchedulerState:
     def num_holders(self) -> int:
         return len(self.running) + len(self.paused)
 
+    @property
+    def num_waiting(self) -> list[int]:
+        """Queued requests, by rank."""
+        return self.waiting.nums()
+
     def start(self, live: LiveRequest, match: Match | None, now: float, restored: Sequence[Part] = ()) -> None:
         """From waiting to running: the head of its tier gets a sequence, the matched prefix with it, and `restored` soon."""
         self.waiting.pop(live)

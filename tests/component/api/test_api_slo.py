@@ -82,6 +82,16 @@ async def test_a_requests_own_objectives_reach_serving() -> None:
     assert (slo.ttft_s, slo.tpot_s, slo.is_strict, slo.queue_ttl_s) == (0.25, 0.0125, True, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("count", "is_retry"), [("1", True), ("12", True), ("0", False), ("", False), ("-1", False), ("one", False)]
+)
+async def test_a_client_that_counts_its_retries_is_known_to_come_back(count: str, is_retry: bool) -> None:
+    setup = make()
+    async with client(setup) as http:
+        await http.post(CHAT, json=HELLO, headers={"x-stainless-retry-count": count})
+    assert setup.service.calls[-1].options.slo.is_retry is is_retry
+
+
 async def test_a_served_tier_that_is_not_the_requested_one_stands_in_body_chunks_and_headers() -> None:
     events = [
         Started(ServiceTier.FLEX, "slo_at_risk", 7, 3, 0.0, 0.0),

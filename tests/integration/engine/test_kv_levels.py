@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.engine.by_hand import Engine, options_for
 from tests.integration.engine.greedy import free, greedy
 
-from ultrafast.core.events import Event, RequestFinished, TokenProduced
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import SequenceWork, StepPlan
-from ultrafast.engine.assembly import make_scheduler
-from ultrafast.engine.kvstore.carrier import KvCarrier
-from ultrafast.engine.kvstore.disk import DiskStore
-from ultrafast.engine.kvstore.model_key import model_key
-from ultrafast.engine.kvstore.setup import open_levels
 from ultrafast.engine.llama.executor import LlamaExecutor
-from ultrafast.engine.options import EngineOptions
-from ultrafast.sched.scheduler import Scheduler
 
 pytestmark = pytest.mark.integration
 
@@ -28,11 +20,6 @@ TEXT = (
     "oranges. He never wrote what he thought of it. When the new keeper came, he read it from the first page to the last and "
     "found that the handwriting had become smaller every year. "
 )
-
-
-def options_for(path: Path, **changes: object) -> EngineOptions:
-    values = {"max_num_running": 4, "max_num_cached": 4, "num_threads": 1, "threadpool_poll": 0, "kv_capacity_tokens": 1024}
-    return EngineOptions(str(path), **{**values, "kv_host_bytes": 64 << 20, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -50,61 +37,6 @@ def prompt(executor: LlamaExecutor) -> list[int]:
 def fill(executor: LlamaExecutor, seq_id: int, tokens: list[int]) -> None:
     """Compute tokens without drawing any."""
     executor.run(StepPlan(0, work=(SequenceWork("fill", seq_id, executor.lengths[seq_id], tuple(tokens), samples=False),)))
-
-
-class Engine:
-    """Scheduler, carrier and executor, turned by hand as the loop turns them. The executor is shared and left empty."""
-
-    def __init__(self, executor: LlamaExecutor, options: EngineOptions, disk_path: Path | None = None) -> None:
-        self.executor = executor
-        key = model_key(options, executor.facts)
-        levels = open_levels(options, executor.facts, key, 1 << 30)
-        self.disk: DiskStore | None = levels.disk
-        self.scheduler: Scheduler = make_scheduler(executor.facts, options, levels.limits)
-        if self.disk is not None:
-            self.scheduler.adopt(self.disk.scan(), time.monotonic())
-        self.carrier = KvCarrier(executor, time.monotonic, self.disk)
-        self.output: dict[str, list[int]] = {}
-        self.finished: dict[str, RequestFinished] = {}
-
-    def run(self, *requests: Request) -> None:
-        for request in requests:
-            self.executor.begin_request(request)
-            self._take(self.scheduler.add(request, time.monotonic()))
-        while self.scheduler.has_work or self.scheduler.is_waiting_for_kv:
-            plan = self.scheduler.plan(time.monotonic())
-            failed = self.carrier.apply(plan.kv_ops)
-            self._take(self.scheduler.kv_moved(self.carrier.poll(), time.monotonic()))
-            if failed:
-                self.scheduler.copies_failed(failed, time.monotonic())
-            elif plan.work:
-                self._take(self.scheduler.complete(plan, self.executor.run(plan), time.monotonic()))
-            elif self.scheduler.is_waiting_for_kv:
-                time.sleep(0.001)
-
-    def ask(self, name: str, prompt: list[int], num_tokens: int = 12, **params: object) -> RequestFinished:
-        sampling = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, **params)  # type: ignore[arg-type]
-        self.run(Request(name, tuple(prompt), sampling, arrival_s=time.monotonic()))
-        return self.finished[name]
-
-    def evict(self) -> None:
-        """Take everything off the device."""
-        while self.scheduler._state.ledger.evict_one():
-            pass
-        self.run()
-
-    def close(self) -> None:
-        free(self.executor, *range(len(self.executor.lengths)))
-        if self.disk is not None:
-            self.disk.close()
-
-    def _take(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, TokenProduced):
-                self.output.setdefault(event.request_id, []).append(event.token)
-            elif isinstance(event, RequestFinished):
-                self.finished[event.request_id] = event
-                self.executor.end_request(event.request_id)
 
 
 def test_a_piece_that_was_saved_and_loaded_continues_like_a_fresh_prefill(executor: LlamaExecutor, prompt: list[int]) -> None:
@@ -187,7 +119,7 @@ def test_a_new_engine_reads_what_the_old_one_wrote(
 def test_a_preempted_request_continues_with_the_same_text(executor: LlamaExecutor, model_path: Path, prompt: list[int]) -> None:
     fresh = greedy(executor, prompt, 60)
     free(executor, 0)
-    engine = Engine(executor, options_for(model_path))
+    engine = Engine(executor, options_for(model_path, speculation="off"))  # as many steps as tokens, however busy the machine
     request = Request("r", tuple(prompt), SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), arrival_s=1.0)
     executor.begin_request(request)
     engine.scheduler.add(request, 1.0)
