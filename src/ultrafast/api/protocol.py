@@ -97,6 +97,7 @@ class EdgeProtocol(HttpToolsProtocol):
             head, self._upgrade_head = self._upgrade_head, None
             if head is not None:
                 self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
                 return head + data[upgrade.args[0] :]
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
