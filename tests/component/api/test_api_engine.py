@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 from tests.component.api.fake_service import FakeService, healthy
+from tests.engine_facts import engine_facts
 
 from ultrafast.api.app import build_app
 from ultrafast.api.auth import ApiKeys
@@ -13,13 +14,12 @@ from ultrafast.bench.simulate.engine_spec import decode_engine
 from ultrafast.config.settings import ServerSettings
 from ultrafast.core.errors import UnavailableError
 from ultrafast.core.events import StepFinished
-from ultrafast.engine.assembly import _fake_facts
 from ultrafast.engine.messages import StepReport
-from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.engine.options import EngineFacts
 from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import Recorder
 
-FACTS = _fake_facts(EngineOptions(model_path="m.gguf", kv_capacity_tokens=4096))
+FACTS = engine_facts(kv_capacity_tokens=4096)
 
 
 def report(num_tokens: int, cost_s: tuple[float, float, float]) -> StepReport:
