@@ -72,6 +72,21 @@ def test_the_plot_holds_every_pipeline_inside_its_frame(number):
         assert 0 < float(circle.get("cy")) < height
 
 
+def test_marks_stand_where_the_axis_says():
+    made = ablation()
+    table = tables(made)[0]
+    svg = ET.fromstring(draw(table, None))
+    ticks = {text.text: float(text.get("x")) for text in svg.iter() if text.get("class") == "tick"}
+    pixels_per_share = (ticks["50 %"] - ticks["0 %"]) / 0.5
+    bars = [(float(r.get("x")), float(r.get("width"))) for r in svg.iter() if r.tag.endswith("rect")]
+    dots = [float(c.get("cx")) for c in svg.iter() if c.tag.endswith("circle")]
+    for row, (begin, width), dot in zip(table.rows[1:], bars, dots, strict=True):
+        share = row.saved["e2e"].share
+        assert begin == pytest.approx(ticks["0 %"] + min(0, share) * pixels_per_share, abs=0.2)
+        assert width == pytest.approx(max(1, abs(share) * pixels_per_share), abs=0.2)
+        assert dot == pytest.approx(ticks["0 %"] + row.saved["ttft_p95"].share * pixels_per_share, abs=0.2)
+
+
 def test_shares_as_text():
     assert saved_texts(None) == ("-", "-")
     assert saved_texts(Saved(None)) == ("-", "-")
