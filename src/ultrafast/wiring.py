@@ -28,12 +28,13 @@ from ultrafast.dashboard.feed import Feed
 from ultrafast.dashboard.page import page_routes
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
+from ultrafast.engine.llama.draft_vocab import check_draft_vocabulary
 from ultrafast.engine.llama.machine import usable_cores
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.messages import Loading
 from ultrafast.engine.options import EngineFacts, EngineOptions
 from ultrafast.models.cache import cache_dir
-from ultrafast.models.resolve import ResolvedModel
+from ultrafast.models.resolve import ResolvedModel, resolve_model
 from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import Recorder
 from ultrafast.serving.content_log import ContentLoggingService
@@ -73,11 +74,12 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
 
     Raises:
         ModelFileError: the vocabulary cannot be read, or the chat template does not compile.
-        ConfigError: no usable libllama, or more threads than cores.
+        ConfigError: no usable libllama, more threads than cores, or a draft model with another vocabulary.
     """
     settings = inputs.settings
     vocab = Vocab.load(str(inputs.model.path), settings.engine.libllama_path)
-    engine = _build_engine(inputs, callbacks.on_loading)
+    draft_path = _check_draft_model(settings, vocab)
+    engine = _build_engine(inputs, draft_path, callbacks.on_loading)
     service_class = ContentLoggingService if settings.logging.is_content_logged else Service
     service = service_class(
         engine,
@@ -145,10 +147,25 @@ async def _pin_prompts(inputs: Inputs, service: Service, engine: EngineClient) -
         _log.info("%d tokens of pinned prompts are computed", num_tokens)
 
 
-def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> EngineClient:
+def _check_draft_model(settings: Settings, vocab: Vocab) -> str | None:
+    """The file of the draft model; None where there is none, or where nobody would ask it."""
+    name = settings.engine.draft_model_path
+    if name is None or settings.engine.speculation == "off":
+        return None
+    path = str(resolve_model(name).path)
+    draft = Vocab.load(path, settings.engine.libllama_path)
+    try:
+        check_draft_vocabulary(vocab, draft, path)
+    finally:
+        draft.close()
+    return path
+
+
+def _build_engine(inputs: Inputs, draft_path: str | None, on_loading: Callable[[str, float], None]) -> EngineClient:
     settings = inputs.settings
     _check_threads(settings.engine.num_threads)
     values = settings.engine.model_dump()
+    values["draft_model_path"] = draft_path
     values["kv_disk_path"] = str(Path(settings.engine.kv_disk_path or cache_dir() / "kv").expanduser())
     options = EngineOptions(model_path=str(inputs.model.path), tiers=_tier_policies(settings), **values)
     policy = RecoveryPolicy(stall_after_s=settings.server.stall_after_s)

@@ -146,6 +146,11 @@ class EngineSettings(Section):
         default="auto",
         description="Guess tokens that repeat earlier text and check several per step, where that is measured to pay.",
     )
+    draft_model_path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A smaller model with the same vocabulary that guesses where the text does not repeat itself: path or name.",
+    )
     libllama_path: str | None = Field(
         default=None,
         description="Another libllama of the same build; unset: `ULTRAFAST_LIBLLAMA`, if that is set.",

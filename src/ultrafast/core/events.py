@@ -109,8 +109,9 @@ class StepFinished:
 
     `prefills` names the chunks; who decoded is seen by the tokens that came of the step.
 
-    `num_tokens` includes `num_drafted_tokens`, of which `num_accepted_tokens` were right. `speculation_gain` is measured over
-    the steps with drafts lately: their tokens per second over those of steps without; 0 = not measured yet.
+    `num_tokens` includes `num_drafted_tokens`, of which `num_accepted_tokens` were right; the `num_model_*` of each are guesses
+    of the draft model, the others repeat the text. The gains are measured over the steps with such drafts lately: their tokens
+    per second over those of steps without; 0 = not measured yet.
     """
 
     step: int
@@ -131,6 +132,9 @@ class StepFinished:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     speculation_gain: float = 0.0
+    num_model_drafted_tokens: int = 0
+    num_model_accepted_tokens: int = 0
+    draft_model_gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

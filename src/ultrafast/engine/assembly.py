@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from ultrafast.core.draft import DraftPass
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.host import Parts, Progress
@@ -14,10 +15,10 @@ from ultrafast.engine.llama.executor import LlamaExecutor
 from ultrafast.engine.llama.machine import available_memory_bytes
 from ultrafast.engine.llama.warmup import StepSample
 from ultrafast.engine.messages import Configure
-from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.engine.options import DraftFacts, EngineFacts, EngineOptions
 from ultrafast.kv.digest import next_digest
 from ultrafast.kv.levels import LevelLimits
-from ultrafast.sched.limits import SchedulerLimits
+from ultrafast.sched.limits import DraftLimits, SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
 
 DEFAULT_STEP_TARGET_S = 0.05
@@ -30,7 +31,8 @@ def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     # A replacement's weights are in the page cache, and clients wait: it starts cold and learns on the way.
     samples = [] if configure.is_replacement else executor.warm_up(on_progress)
     key = model_key(configure.options, executor.facts)
-    return _put_together(executor, executor.facts, configure.options, key, samples)
+    draft_passes = [] if configure.is_replacement else executor.warm_up_draft()
+    return _put_together(executor, executor.facts, configure.options, key, samples, draft_passes)
 
 
 def assemble_fake(configure: Configure, _: Progress) -> Parts:
@@ -44,7 +46,12 @@ def assemble_fake(configure: Configure, _: Progress) -> Parts:
 
 
 def _put_together(
-    executor: Executor, facts: EngineFacts, options: EngineOptions, key: bytes, samples: Iterable[StepSample] = ()
+    executor: Executor,
+    facts: EngineFacts,
+    options: EngineOptions,
+    key: bytes,
+    samples: Iterable[StepSample] = (),
+    draft_passes: Sequence[DraftPass] = (),
 ) -> Parts:
     """Add the levels of KV and the scheduler."""
     levels = open_levels(options, facts, key, available_memory_bytes())
@@ -53,6 +60,7 @@ def _put_together(
         scheduler.cost.observe(sample.num_outputs, sample.num_prefill_tokens, sample.duration_s)
         if not sample.num_prefill_tokens:
             scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
+    scheduler.observe_draft_passes(draft_passes)
     if levels.disk is not None:
         scheduler.adopt(levels.disk.scan(), time.monotonic())
     return Parts(executor, scheduler, facts, levels.disk)
@@ -73,9 +81,16 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         enable_prefix_cache=options.enable_prefix_cache,
         levels=levels,
         tiers=options.tiers,
-        enable_speculation=options.speculation == "auto",
+        enable_speculation=options.may_speculate,
+        draft=_draft_limits(facts.draft),
     )
     return Scheduler(limits)
+
+
+def _draft_limits(facts: DraftFacts | None) -> DraftLimits | None:
+    if facts is None:
+        return None
+    return DraftLimits(facts.kv_capacity_tokens, facts.num_sequences, facts.max_request_tokens, facts.max_pass_tokens)
 
 
 def _fake_facts(options: EngineOptions) -> EngineFacts:

@@ -36,6 +36,8 @@ class EngineOptions:
         kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
         tiers: what each service tier promises, by rank.
         speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
+        draft_model_path: GGUF file of a smaller model with the same vocabulary that guesses where the text does not repeat
+            itself; None = there is none. Not loaded where this engine does not speculate.
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -60,9 +62,30 @@ class EngineOptions:
     kv_disk_path: str | None = None
     kv_ttl_s: float = 86_400.0
     speculation: str = "auto"
+    draft_model_path: str | None = None
     libllama_path: str | None = None
     max_num_paused: int = 0
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
+
+    @property
+    def may_speculate(self) -> bool:
+        """The one place that says whether these settings allow guesses at all, from whatever source."""
+        return self.speculation == "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFacts:
+    """What the engine really got as its draft model. `kv_bytes`: its whole KV pool, allocated at the start."""
+
+    model_description: str
+    num_parameters: int
+    model_bytes: int
+    vocab_size: int
+    kv_capacity_tokens: int
+    kv_bytes: int
+    max_request_tokens: int
+    max_pass_tokens: int
+    num_sequences: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +99,7 @@ class EngineFacts:
         sliding_window: 0 when the model has none.
         state_bytes_per_token: KV bytes that one token costs.
         state_bytes_fixed: bytes of a sequence's state beside those (recurrent state).
+        draft: None when there is no draft model.
     """
 
     build: str
@@ -102,3 +126,4 @@ class EngineFacts:
     load_s: float
     warmup_s: float
     max_num_paused: int = 0
+    draft: DraftFacts | None = None

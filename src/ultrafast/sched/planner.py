@@ -42,18 +42,17 @@ class Planner:
             eligible = [live for live in suspects if not state.restorer.is_loading(live)]
             work = self._fill_step(eligible, due_ranks, now)
             if work or not eligible:
-                return self._with_drafts(tuple(work))
+                return self._with_drafts(tuple(work), now)
             # Nobody can advance for want of cells.
             victim = choose_victim(state.holders)
             assert victim is not None, "somebody runs"
             assert len(state.holders) > 1, "a request that runs alone fits: it was checked when added"
             state.preempt(victim, now)
 
-    def _with_drafts(self, work: tuple[SequenceWork, ...]) -> tuple[SequenceWork, ...]:
+    def _with_drafts(self, work: tuple[SequenceWork, ...], now: float) -> tuple[SequenceWork, ...]:
         state = self._state
-        if state.faults.is_isolating or state.faults.slack:
-            return work
-        return state.drafting.extend(work, state.live, self._ledger.num_free)
+        may_guess = not state.faults.is_isolating and not state.faults.slack
+        return state.drafting.extend(work, state.live, self._ledger.num_free, now, may_guess=may_guess)
 
     def _fill_step(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> list[SequenceWork]:
         budget = StepBudget(self._state.cost, self._limits, now, is_alone=len(self._state.live) == 1)
