@@ -95,6 +95,9 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
 
     def on_ready(facts: EngineFacts) -> None:
         recorder.describe_build(__version__, facts.build, inputs.model_id)
+        if facts.draft is not None:
+            megabytes = (facts.draft.model_bytes / 1e6, facts.draft.kv_bytes / 1e6)
+            _log.info("draft model %s: %.0f MB of weights, %.0f MB of KV", facts.draft.model_description, *megabytes)
         callbacks.on_ready(facts)
 
     async def start() -> None:

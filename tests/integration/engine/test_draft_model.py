@@ -217,3 +217,10 @@ def test_a_file_that_is_no_model_is_refused(model_path: Path, tmp_path: Path) ->
     with pytest.raises(ModelFileError):
         LlamaExecutor.load(options(model_path, draft_model_path=str(broken)), lambda *_: None)
     assert abi.load(None).c is not None
+
+
+def test_a_model_that_cannot_check_guesses_takes_no_draft_model(sliding_window_model_path: Path) -> None:
+    path = sliding_window_model_path
+    with pytest.raises(ConfigError, match="cannot check guesses") as caught:
+        LlamaExecutor.load(options(path, draft_model_path=str(path), swa_full=False, max_num_running=1), lambda *_: None)
+    assert caught.value.param == "engine.draft_model_path"
