@@ -17,6 +17,7 @@ class Options:
         context_tokens: size of the KV pool, shared by all requests.
         seed: of prompts and random moments.
         log_dir: where servers' logs go.
+        draft_model_path: GGUF file of a draft model, for the benchmark that measures guessing; None = without.
     """
 
     is_quick: bool
@@ -25,3 +26,4 @@ class Options:
     context_tokens: int
     seed: int
     log_dir: Path
+    draft_model_path: Path | None = None

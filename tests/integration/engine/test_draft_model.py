@@ -131,6 +131,19 @@ def test_wrong_guesses_change_nothing(executor: LlamaExecutor) -> None:
     assert 0 < accepted < drafted
 
 
+def test_a_draft_model_that_thinks_a_little_differently_changes_nothing(model_path: Path) -> None:
+    """The same weights over KV of 4 bits: most guesses are right, some are not."""
+    executor = LlamaExecutor.load(options(model_path, draft_model_path=None), lambda *_: None)
+    executor.load_draft(options(model_path, kv_type_k="q4_0", kv_type_v="q4_0"), lambda *_: None)
+    prompt = prompt_of(executor)
+    plain = greedy(executor, list(prompt), NUM_TOKENS)
+    free(executor, 0)
+    tokens, drafted, accepted = serve(executor, Request("r", prompt, GREEDY))
+    executor.close()
+    assert plain.agrees_with(tokens["r"])
+    assert 0 < accepted < drafted
+
+
 def test_a_seeded_request_is_guessed_with_its_own_random_numbers(executor: LlamaExecutor) -> None:
     params = SamplingParams(temperature=0.9, top_k=40, seed=5, max_tokens=NUM_TOKENS, ignore_eos=True)
     _, drafted, accepted = serve(executor, Request("r", prompt_of(executor), params))
