@@ -18,6 +18,7 @@ class Options:
         seed: of prompts and random moments.
         log_dir: where servers' logs go.
         vllm_python, vllm_model: interpreter of an environment with vLLM, and a checkpoint for it; None = it is not there.
+        draft_model_path: GGUF file of a draft model, for the benchmark that measures guessing; None = without.
     """
 
     is_quick: bool
@@ -28,3 +29,4 @@ class Options:
     log_dir: Path
     vllm_python: Path | None = None
     vllm_model: Path | None = None
+    draft_model_path: Path | None = None

@@ -109,6 +109,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="name them, with duration and claim, and stop")
     parser.add_argument("--quick", action="store_true", help="few repetitions")
     parser.add_argument("--model", metavar="PATH|NAME", help="model file or name (default: the bundled model)")
+    parser.add_argument("--draft-model", metavar="PATH|NAME", help="draft model for `speculation` (default: none)")
     parser.add_argument("--threads", type=int, default=0, help="threads of the forward pass (default: all usable cores)")
     parser.add_argument("--context", type=int, default=8192, help="KV pool in tokens (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="of prompts and random moments (default: new for every run)")
@@ -130,6 +131,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         log_dir=RESULTS_DIR / "logs",
         vllm_python=arguments.vllm_python,
         vllm_model=arguments.vllm_model,
+        draft_model_path=locate_model(arguments.draft_model).absolute() if arguments.draft_model else None,
     )
 
 

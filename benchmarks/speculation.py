@@ -2,7 +2,7 @@
 
 Copies: the prompt holds a page of text several times and stops in the middle of it, the output goes on with the page; greedy.
 Free text: chats that have nothing to copy, sampled with a seed, by 1, 4 and 8 streams at once. Rates count tokens from the moment
-at which every stream has its first one.
+at which every stream has its first one. With `--draft-model`, that model guesses too.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def run(options: Options) -> Report:
     num_tokens, num_groups = (48, 2) if options.is_quick else (128, 12)
     engine_options = EngineOptions(
         str(options.model_path),
+        draft_model_path=str(options.draft_model_path) if options.draft_model_path else None,
         num_threads=options.num_threads,
         kv_capacity_tokens=options.context_tokens,
         enable_prefix_cache=False,  # each turn starts from an empty pool
@@ -56,6 +57,7 @@ def run(options: Options) -> Report:
     for sample in samples:
         if not sample.num_prefill_tokens:
             engine.scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
+    engine.scheduler.observe_draft_passes(executor.warm_up_draft())
     _compare(report, engine, "copies", [_copy_prompt(executor)], num_tokens, num_groups, GOAL_COPY)
     for count in STREAMS:
         prompts = [_free_prompt(executor, topic) for topic in TOPICS[:count]]

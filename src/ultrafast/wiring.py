@@ -30,6 +30,7 @@ from ultrafast.dashboard.feed import Feed
 from ultrafast.dashboard.page import page_routes
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
+from ultrafast.engine.llama.draft_vocab import check_draft_vocabulary
 from ultrafast.engine.llama.machine import check_threads
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.messages import Loading
@@ -37,7 +38,7 @@ from ultrafast.engine.options import DEFAULT_STEP_TARGET_S, EngineFacts, EngineO
 from ultrafast.engine.warmup_plan import read_warmup_plan
 from ultrafast.kv.names import PrefixNames
 from ultrafast.models.cache import cache_dir
-from ultrafast.models.resolve import ResolvedModel
+from ultrafast.models.resolve import ResolvedModel, resolve_model
 from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import Recorder
 from ultrafast.observe.request_log.files import LogFiles
@@ -83,11 +84,12 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
 
     Raises:
         ModelFileError: the vocabulary cannot be read, or the chat template does not compile.
-        ConfigError: no usable libllama, or more threads than cores.
+        ConfigError: no usable libllama, more threads than cores, or a draft model with another vocabulary.
     """
     settings = inputs.settings
     vocab = Vocab.load(str(inputs.model.path), settings.engine.libllama_path)
-    engine = _build_engine(inputs, callbacks.on_loading)
+    draft_path = _check_draft_model(settings, vocab)
+    engine = _build_engine(inputs, draft_path, callbacks.on_loading)
     service_class = ContentLoggingService if settings.logging.is_content_logged else Service
     service = service_class(
         engine,
@@ -104,6 +106,9 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
 
     def on_ready(facts: EngineFacts) -> None:
         recorder.describe_build(__version__, facts.build, inputs.model_id)
+        if facts.draft is not None:
+            megabytes = (facts.draft.model_bytes / 1e6, facts.draft.kv_bytes / 1e6)
+            _log.info("draft model %s: %.0f MB of weights, %.0f MB of KV", facts.draft.model_description, *megabytes)
         callbacks.on_ready(facts)
 
     async def start() -> None:
@@ -177,10 +182,25 @@ def _build_prompts(inputs: Inputs, vocab: Vocab) -> PromptBuilder:
     return ReloadingPromptBuilder(vocab, inputs.chat_template, cache, reload)
 
 
-def _build_engine(inputs: Inputs, on_loading: Callable[[str, float], None]) -> EngineClient:
+def _check_draft_model(settings: Settings, vocab: Vocab) -> str | None:
+    """The file of the draft model; None where there is none, or where nobody would ask it."""
+    name = settings.engine.draft_model_path
+    if name is None or settings.engine.speculation == "off":
+        return None
+    path = str(resolve_model(name).path)
+    draft = Vocab.load(path, settings.engine.libllama_path)
+    try:
+        check_draft_vocabulary(vocab, draft, path)
+    finally:
+        draft.close()
+    return path
+
+
+def _build_engine(inputs: Inputs, draft_path: str | None, on_loading: Callable[[str, float], None]) -> EngineClient:
     settings = inputs.settings
     check_threads(settings.engine.num_threads)
     values = settings.engine.model_dump()
+    values["draft_model_path"] = draft_path
     values["kv_disk_path"] = str(Path(settings.engine.kv_disk_path or cache_dir() / "kv").expanduser())
     if settings.engine.warmup_plan is not None:
         read_warmup_plan(Path(settings.engine.warmup_plan).expanduser())  # what is wrong with it is said before anything starts

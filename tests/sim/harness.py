@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from tests.sim.memory_store import MemoryStore
 
@@ -23,6 +25,7 @@ from ultrafast.core.request import FinishReason, Request, RequestSlo, SamplingPa
 from ultrafast.core.step import StepPlan
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost, FakeExecutor, expected_tokens
+from ultrafast.engine.fake_draft import DraftingFakeExecutor, FakeDraftModel
 from ultrafast.engine.kvstore.carrier import KvCarrier
 from ultrafast.engine.kvstore.store import RunStore
 from ultrafast.kv.ledger import num_sequences
@@ -96,13 +99,15 @@ class Simulation:
         cost: FakeCost | None = None,
         disk: RunStore | None = None,
         loop: int = 0,
+        draft: FakeDraftModel | None = None,
     ) -> None:
-        self.limits = limits or make_limits()
+        self.limits = replace(limits or make_limits(), draft=draft.limits if draft is not None else None)
         self.loop = loop
         self.clock = ManualClock()
         self.scheduler = Scheduler(self.limits)
         self.end_every = end_every
-        self.executor = FakeExecutor(
+        make_executor = FakeExecutor if draft is None else partial(DraftingFakeExecutor, draft)
+        self.executor = make_executor(
             capacity_tokens=self.limits.kv_capacity_tokens,
             num_sequences=num_sequences(self.limits.max_num_running + self.limits.max_num_paused, self.limits.max_num_cached),
             max_step_tokens=self.limits.max_step_tokens,
@@ -146,6 +151,8 @@ class Simulation:
     def step(self) -> StepPlan:
         """One turn of the loop; checks the invariants after it."""
         plan = self._plan()
+        if plan.draft:
+            plan = self.scheduler.drafted(plan, self.executor.propose(plan.draft))
         self.plans.append(plan)
         was_waiting = self.scheduler.is_waiting_for_kv
         self._take(self.scheduler.kv_moved(self.carrier.poll(), self.clock()))

@@ -162,6 +162,11 @@ class EngineSettings(Section):
         default="off",
         description="`on`: requests may ask to run alone and repeat exactly (KV for one more request); `always`: all do.",
     )
+    draft_model_path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A smaller model with the same vocabulary that guesses where the text does not repeat itself: path or name.",
+    )
     libllama_path: str | None = Field(
         default=None,
         description="Another libllama of the same build; unset: `ULTRAFAST_LIBLLAMA`, if that is set.",

@@ -123,8 +123,9 @@ class StepFinished:
 
     `prefills` names the chunks; who decoded is seen by the tokens that came of the step.
 
-    `num_tokens` includes `num_drafted_tokens`, of which `num_accepted_tokens` were right. `speculation_gain` is measured over
-    the steps with drafts lately: their tokens per second over those of steps without; 0 = not measured yet.
+    `num_tokens` includes `num_drafted_tokens`, of which `num_accepted_tokens` were right; the `num_model_*` of each are guesses
+    of the draft model, the others repeat the text. The gains are measured over the steps with such drafts lately: their tokens
+    per second over those of steps without; 0 = not measured yet.
 
     `cost_s`: what the scheduler believes that a step costs, seconds: fixed, per output, per prefill token; zeros before it knows.
     `reserved` names the tiers for which something is held back.
@@ -150,6 +151,9 @@ class StepFinished:
     speculation_gain: float = 0.0
     cost_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
     reserved: tuple[Reserved, ...] = ()
+    num_model_drafted_tokens: int = 0
+    num_model_accepted_tokens: int = 0
+    draft_model_gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ultrafast.core.draft import NO_DRAFTING, DraftPlan
+
 
 @dataclass(frozen=True, slots=True)
 class CopyPrefix:
@@ -153,11 +155,15 @@ class SequenceWork:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What to do next. `work` may be empty while `kv_ops` is not (an aborted request's cells are freed at once)."""
+    """What to do next. `work` may be empty while `kv_ops` is not (an aborted request's cells are freed at once).
+
+    `draft` comes before `work`: the guesses that it asks for become drafts of the work (`Scheduler.drafted`).
+    """
 
     step: int
     kv_ops: tuple[KvOp, ...] = ()
     work: tuple[SequenceWork, ...] = ()
+    draft: DraftPlan = NO_DRAFTING
 
     @property
     def num_tokens(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ultrafast.core.draft import DraftPass
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.host import Parts, Progress
@@ -17,13 +18,13 @@ from ultrafast.engine.llama.executor import LlamaExecutor
 from ultrafast.engine.llama.machine import available_memory_bytes
 from ultrafast.engine.llama.warmup import StepSample
 from ultrafast.engine.messages import Configure
-from ultrafast.engine.options import DEFAULT_STEP_TARGET_S, EngineFacts, EngineOptions
+from ultrafast.engine.options import DEFAULT_STEP_TARGET_S, DraftFacts, EngineFacts, EngineOptions
 from ultrafast.engine.paired import PairedExecutor
 from ultrafast.engine.warmup_plan import read_warmup_plan
 from ultrafast.kv.digest import next_digest
 from ultrafast.kv.ledger import num_sequences
 from ultrafast.kv.levels import LevelLimits
-from ultrafast.sched.limits import SchedulerLimits
+from ultrafast.sched.limits import DraftLimits, SchedulerLimits
 from ultrafast.sched.paired import CHUNK_TOKENS, PairedScheduler, limits_alone
 from ultrafast.sched.scheduler import Scheduler
 
@@ -36,7 +37,8 @@ def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     samples = [] if configure.is_replacement else executor.warm_up(on_progress, plan)
     options, facts = configure.options, replace(executor.facts, deterministic=configure.options.deterministic)
     alone = None if options.deterministic == "off" else executor.lone(options, CHUNK_TOKENS)
-    return _put_together(executor, alone, facts, options, model_key(options, facts), samples)
+    draft_passes = [] if configure.is_replacement else executor.warm_up_draft()
+    return _put_together(executor, alone, facts, options, model_key(options, facts), samples, draft_passes)
 
 
 def assemble_fake(configure: Configure, _: Progress) -> Parts:
@@ -59,6 +61,7 @@ def _put_together(
     options: EngineOptions,
     key: bytes,
     samples: Iterable[StepSample] = (),
+    draft_passes: Sequence[DraftPass] = (),
 ) -> Parts:
     """Add the levels of KV and the scheduler; `alone` is for deterministic requests."""
     levels = open_levels(options, facts, key, available_memory_bytes())
@@ -67,6 +70,7 @@ def _put_together(
         scheduler.cost.observe(sample.num_outputs, sample.num_prefill_tokens, sample.duration_s)
         if not sample.num_prefill_tokens:
             scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
+    scheduler.observe_draft_passes(draft_passes)
     if levels.disk is not None:
         found = levels.disk.scan()
         scheduler.adopt(found, time.monotonic())
@@ -95,10 +99,17 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         levels=levels,
         order=options.tier_order,
         tiers=options.tiers,
-        enable_speculation=options.speculation == "auto",
+        enable_speculation=options.may_speculate,
         enable_reservation=options.enable_reservation,
+        draft=_draft_limits(facts.draft),
     )
     return Scheduler(limits)
+
+
+def _draft_limits(facts: DraftFacts | None) -> DraftLimits | None:
+    if facts is None:
+        return None
+    return DraftLimits(facts.kv_capacity_tokens, facts.num_sequences, facts.max_request_tokens, facts.max_pass_tokens)
 
 
 def fake_facts(options: EngineOptions) -> EngineFacts:

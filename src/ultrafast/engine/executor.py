@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ultrafast.core.draft import DraftPlan, DraftResult
 from ultrafast.core.request import Request
 from ultrafast.core.step import SequenceOp, StepPlan, StepResult
 
@@ -62,6 +63,14 @@ class Executor(Protocol):
 
         Returns:
             False when it cannot be proven that the sequence now holds [0, end); it is empty then.
+        """
+        ...
+
+    def propose(self, plan: DraftPlan) -> DraftResult:
+        """Let the draft model read and guess. Only for an engine that has one.
+
+        An item's tokens follow what its sequence holds in [0, start). A guess is what the request's sampler would draw from the
+        draft model's logits with the random number of that position, penalties and grammar aside. It may be wrong: `run` tells.
         """
         ...
 

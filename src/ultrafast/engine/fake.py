@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ultrafast.core.clock import ManualClock
+from ultrafast.core.draft import DraftPlan, DraftResult
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import (
@@ -179,6 +180,9 @@ class FakeExecutor:
         self._num_used += len(wanted)
         return True
 
+    def propose(self, plan: DraftPlan) -> DraftResult:
+        raise AssertionError(f"there is no draft model to do {plan}; see fake_draft.py")
+
     def run(self, plan: StepPlan) -> StepResult:
         assert not self._is_closed, "run after close"
         self._check(plan)
@@ -255,7 +259,7 @@ class FakeExecutor:
         cells = self._sequences[item.seq_id]
         digest = cells[-1].digest if cells else 0
         for token in (*item.tokens, *item.drafts):
-            digest = _mix(digest, token)
+            digest = extend_digest(digest, token)
             cells.append(_Cell(len(cells), digest))
         self._num_used += item.num_positions
 
@@ -274,8 +278,8 @@ class FakeExecutor:
     def _draw(self, item: SequenceWork, position: int, output_index: int) -> SampledToken:
         params = self._begun[item.request_id].params
         digest = self._sequences[item.seq_id][position].digest
-        token = _token(digest, params, output_index, self._vocab_size, self._end_every, self._loop)
-        is_end = (token == END_TOKEN and not params.ignore_eos) or token in params.stop_token_ids
+        token = draw_token(digest, params, output_index, self._vocab_size, self._end_every, self._loop)
+        is_end = is_end_of(token, params)
         logprobs = None if params.num_logprobs is None else TokenLogprobs(-0.5, ((token, -0.5),) * min(1, params.num_logprobs))
         return SampledToken(item.request_id, token, is_end=is_end, logprobs=logprobs)
 
@@ -284,29 +288,38 @@ def expected_tokens(request: Request, *, vocab_size: int = 1000, end_every: int 
     """The output that a `FakeExecutor` must give this request however it is scheduled: the end token not included."""
     digest = 0
     for token in request.prompt_tokens:
-        digest = _mix(digest, token)
+        digest = extend_digest(digest, token)
     output: list[int] = []
     for index in range(request.params.max_tokens):
-        token = _token(digest, request.params, index, vocab_size, end_every, loop)
-        if (token == END_TOKEN and not request.params.ignore_eos) or token in request.params.stop_token_ids:
+        token = draw_token(digest, request.params, index, vocab_size, end_every, loop)
+        if is_end_of(token, request.params):
             break
         output.append(token)
-        digest = _mix(digest, token)
+        digest = extend_digest(digest, token)
     return output
 
 
-def _token(digest: int, params: SamplingParams, output_index: int, vocab_size: int, end_every: int, loop: int) -> int:
-    draw = _mix(_mix(digest, params.seed), output_index)
+def is_end_of(token: int, params: SamplingParams) -> bool:
+    """Whether this token ends the request."""
+    return (token == END_TOKEN and not params.ignore_eos) or token in params.stop_token_ids
+
+
+def draw_token(digest: int, params: SamplingParams, output_index: int, vocab_size: int, end_every: int, loop: int) -> int:
+    """The token that follows a text with this digest."""
+    draw = extend_digest(extend_digest(digest, params.seed), output_index)
     can_end = output_index >= params.min_tokens and not params.ignore_eos
     if can_end and end_every and (draw >> 32) % end_every == 0:
         return END_TOKEN
     if loop and draw >> 61:
-        draw = _mix(params.seed, output_index % loop)
+        draw = extend_digest(params.seed, output_index % loop)
     return 1 + draw % (vocab_size - 1)
 
 
-def _mix(state: int, value: int) -> int:
-    """SplitMix64's finaliser over a running state (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014)."""
+def extend_digest(state: int, value: int) -> int:
+    """The digest of a text and one more token.
+
+    SplitMix64's finaliser over a running state (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    """
     z = (state + 0x9E3779B97F4A7C15 + value * 0xD1B54A32D192ED03) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -2,7 +2,7 @@
 
     post(command) --inbox-->  +--------------------------------------------------+
      (any thread)             |  drain -> begin + add, abort                     |
-                              |  plan -> KV operations -> forward pass           |  --> send(StepReport): one per step
+                              |  plan -> KV operations -> draft, forward pass    |  --> send(StepReport): one per step
                               |  complete -> events -> end finished requests     |
                               +--------------------------------------------------+
     step, last_step_s, has_work  <- read by the heartbeat thread
@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from ultrafast.core.clock import Clock
+from ultrafast.core.draft import DraftResult
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.events import (
     Event,
@@ -58,6 +59,7 @@ class StepScheduler(Protocol):
     def abort(self, request_id: str, now: float) -> list[Event]: ...
     def plan(self, now: float) -> StepPlan: ...
     def copies_failed(self, request_ids: Sequence[str], now: float) -> None: ...
+    def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan: ...
     def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]: ...
 
 
@@ -118,6 +120,8 @@ class EngineLoop:
         events = self._drain()
         plan = self._plan()
         events += self._scheduler.kv_moved(self._kv.poll(), self._clock())
+        if plan.draft:
+            plan = self._scheduler.drafted(plan, self._executor.propose(plan.draft))
         if plan.work:
             result = self._executor.run(plan)
             if result.status is StepStatus.FATAL:

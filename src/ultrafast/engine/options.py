@@ -44,6 +44,8 @@ class EngineOptions:
         enable_reservation: hold back room for more urgent tiers whose requests are likely to come.
         deterministic: "on": requests may ask to run alone and repeat exactly, which takes KV for one more request of the largest
             size; "always": all do; "off".
+        draft_model_path: GGUF file of a smaller model with the same vocabulary that guesses where the text does not repeat
+            itself; None = there is none. Not loaded where this engine does not speculate.
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -71,10 +73,31 @@ class EngineOptions:
     warmup_plan: str | None = None
     enable_reservation: bool = True
     deterministic: str = "off"
+    draft_model_path: str | None = None
     libllama_path: str | None = None
     max_num_paused: int = 0
     tier_order: tuple[ServiceTier, ...] = tuple(ServiceTier)
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
+
+    @property
+    def may_speculate(self) -> bool:
+        """The one place that says whether these settings allow guesses at all, from whatever source."""
+        return self.speculation == "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFacts:
+    """What the engine really got as its draft model. `kv_bytes`: its whole KV pool, allocated at the start."""
+
+    model_description: str
+    num_parameters: int
+    model_bytes: int
+    vocab_size: int
+    kv_capacity_tokens: int
+    kv_bytes: int
+    max_request_tokens: int
+    max_pass_tokens: int
+    num_sequences: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +111,7 @@ class EngineFacts:
         sliding_window: 0 when the model has none.
         state_bytes_per_token: KV bytes that one token costs.
         state_bytes_fixed: bytes of a sequence's state beside those (recurrent state).
+        draft: None when there is no draft model.
     """
 
     build: str
@@ -115,3 +139,4 @@ class EngineFacts:
     warmup_s: float
     deterministic: str = "off"
     max_num_paused: int = 0
+    draft: DraftFacts | None = None

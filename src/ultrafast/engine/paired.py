@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ultrafast.core.draft import DraftPlan, DraftResult
 from ultrafast.core.request import Request
 from ultrafast.core.step import CopyPrefix, SequenceOp, StepPlan, StepResult
 from ultrafast.engine.executor import Executor
@@ -46,6 +47,9 @@ class PairedExecutor:
 
     def load_kv(self, seq_id: int, begin: int, end: int, data: memoryview) -> bool:
         return self._shared.load_kv(seq_id, begin, end, data)
+
+    def propose(self, plan: DraftPlan) -> DraftResult:
+        return self._shared.propose(plan)
 
     def run(self, plan: StepPlan) -> StepResult:
         if not plan.work or plan.work[0].seq_id < self._first:

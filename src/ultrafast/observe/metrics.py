@@ -156,10 +156,10 @@ class Metrics:
         self.kv_capacity_bytes = self._gauge("kv_capacity_bytes", "What a level may hold; 0: it is off.", ["level"])
         self.kv_moved_runs = self._counter("kv_moved_runs", "Pieces of KV that were moved between levels.", ["way"])
         self.kv_evicted_runs = self._counter("kv_evicted_runs", "Pieces of KV that left a level for want of room.", ["level"])
-        self.drafted_tokens = self._counter("spec_drafted_tokens", "Tokens that were guessed and checked.", [])
-        self.accepted_tokens = self._counter("spec_accepted_tokens", "Guessed tokens that were right.", [])
+        self.drafted_tokens = self._counter("spec_drafted_tokens", "Tokens that were guessed and checked.", ["source"])
+        self.accepted_tokens = self._counter("spec_accepted_tokens", "Guessed tokens that were right.", ["source"])
         self.spec_gain = self._gauge(
-            "spec_gain", "Tokens per second of steps with guesses over those without, lately; 0: not measured."
+            "spec_gain", "Tokens per second of steps with guesses over those without, lately; 0: not measured.", ["source"]
         )
         self.restarts = self._counter("engine_restarts", "How often the engine process was replaced after a crash.", [])
         self.last_step_age = self._gauge("last_step_age_seconds", "Time since the last finished step; 0 before the first.")

@@ -20,6 +20,7 @@ from ultrafast.observe.call import CallListener, CallRecorder, CallSeries
 from ultrafast.observe.kv_levels import LevelSeries
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
 from ultrafast.observe.slo import MissReason, SloTracker
+from ultrafast.observe.speculation import SpeculationSeries
 
 FOLD_STEPS = 512
 """So many noted steps are folded even when nobody reads the metrics."""
@@ -66,6 +67,7 @@ class Recorder:
         self._fold_lock = threading.Lock()
         metrics.before_read(self._fold)
         self._levels = LevelSeries(metrics)
+        self._speculation = SpeculationSeries(metrics)
 
     def begin_call(self, arrival_s: float, tier: ServiceTier) -> CallRecorder:
         """Count a call in; whoever gets the recorder must call `finish` on it exactly once."""
@@ -162,9 +164,7 @@ class Recorder:
             self._prefill_step_tokens.observe(stats.num_prefill_tokens)
         if stats.num_decode_sequences:
             self._decode_step_tokens.observe(stats.num_tokens - stats.num_prefill_tokens)
-        self.metrics.drafted_tokens.inc(stats.num_drafted_tokens)
-        self.metrics.accepted_tokens.inc(stats.num_accepted_tokens)
-        self.metrics.spec_gain.set(stats.speculation_gain)
+        self._speculation.on_step(stats)
 
     def _set_gauges(self, stats: StepFinished) -> None:
         self.metrics.requests_running.set(stats.num_running)

@@ -10,6 +10,22 @@ from ultrafast.kv.levels import LevelLimits
 
 
 @dataclass(frozen=True, slots=True)
+class DraftLimits:
+    """Facts of the draft model.
+
+    Attributes:
+        kv_capacity_tokens: cells of its KV pool. num_sequences: its sequence ids are below this.
+        max_request_tokens: longest text that it can read.
+        max_pass_tokens: tokens in one of its forward passes.
+    """
+
+    kv_capacity_tokens: int
+    num_sequences: int
+    max_request_tokens: int
+    max_pass_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerLimits:
     """See `engine.options.EngineOptions` for the settings behind these.
 
@@ -28,6 +44,7 @@ class SchedulerLimits:
         enable_prefix_cache: reuse KV between requests.
         enable_speculation: let steps carry drafts where that is measured to pay; needs `can_trim`.
         enable_reservation: hold back room for more urgent tiers that are likely to come.
+        draft: the draft model that guesses where the text does not repeat itself; None = there is none.
         block_size: tokens per block, a unit of reporting.
         reserve_tokens: output tokens for which a request must find room before it starts; a smaller promise admits more
             requests and preempts more of them.
@@ -51,6 +68,7 @@ class SchedulerLimits:
     enable_prefix_cache: bool = True
     enable_speculation: bool = True
     enable_reservation: bool = True
+    draft: DraftLimits | None = None
     block_size: int = 32
     reserve_tokens: int = 64
     levels: LevelLimits | None = None

@@ -14,6 +14,7 @@ from ultrafast.core.request import FinishReason, Request, RequestState
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched.speculation.track import Track
+from ultrafast.sched.speculation.trust import Trust
 
 PACE = 0.9
 """Part of its TPOT objective at which a stream is held back at most on average: the rest is for what cannot be planned."""
@@ -41,7 +42,7 @@ class LiveRequest:
         num_cached_first: prompt tokens skipped at its first scheduling; None before.
         num_host_tokens, num_disk_tokens: of `num_cached_first`, those that came from there.
         total_computed: tokens of all its forward passes, recomputation included, wrong drafts not.
-        speculation: what its guesses have taught; None before the first.
+        speculation: what its guesses have taught; None before the first. draft_trust: those of the draft model.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class LiveRequest:
         "blocked_version",
         "can_reuse",
         "downgrade_reason",
+        "draft_trust",
         "first_token_s",
         "last_run_s",
         "last_token_s",
@@ -102,6 +104,7 @@ class LiveRequest:
         self.num_disk_tokens = 0
         self.num_preemptions = 0
         self.speculation: Track | None = None
+        self.draft_trust: Trust | None = None
 
     def serve_in(self, tier: ServiceTier, policy: TierPolicy, rank: int) -> None:
         """Set the tier that serves, and the objectives that the request does not bring itself. Before it is queued."""

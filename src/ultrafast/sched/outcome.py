@@ -7,6 +7,7 @@ from ultrafast.core.request import FinishReason
 from ultrafast.core.step import SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.ordering import choose_victim
+from ultrafast.sched.speculation.model_drafts import num_model_tokens
 from ultrafast.sched.state import SchedulerState
 
 Worked = list[tuple[LiveRequest, SequenceWork]]
@@ -129,6 +130,7 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
     num_decodes, num_prefill_tokens = split_work(work)
     usage = state.ledger.usage
     num_drafts = sum(len(item.drafts) for item in work)
+    num_model_drafts, num_model_accepted = num_model_tokens(plan, result) if work else (0, 0)
     return StepFinished(
         step=plan.step,
         at_s=now,
@@ -147,9 +149,12 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_paused=len(state.paused),
         num_drafted_tokens=num_drafts,
         num_accepted_tokens=len(result.sampled) - len({drawn.request_id for drawn in result.sampled}) if num_drafts else 0,
-        speculation_gain=state.drafting.gain or 0.0,
+        speculation_gain=state.drafting.gain.value,
         cost_s=state.cost.coefficients if state.cost.is_fitted else (0.0, 0.0, 0.0),
         reserved=state.reservations.report(),
+        num_model_drafted_tokens=num_model_drafts,
+        num_model_accepted_tokens=num_model_accepted,
+        draft_model_gain=state.drafting.model_gain.value,
     )
 
 

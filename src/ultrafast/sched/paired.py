@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
 
+from ultrafast.core.draft import DraftResult
 from ultrafast.core.events import Event, StepFinished
 from ultrafast.core.request import Request
 from ultrafast.core.step import KvMoved, StepPlan, StepResult
@@ -75,6 +76,10 @@ class PairedScheduler:
         """Decide whose step is next, and what it does."""
         self._side = self._choose()
         return self._sides[self._side].plan(now)
+
+    def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan:
+        """Only the shared side guesses."""
+        return self._sides[_Side.SHARED].drafted(plan, result)
 
     def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]:
         """Book the last plan on the side that made it."""
@@ -141,6 +146,7 @@ def limits_alone(shared: SchedulerLimits, first_seq_id: int) -> SchedulerLimits:
         max_cached_tokens=None,
         enable_prefix_cache=False,
         enable_speculation=False,
+        draft=None,
         enable_reservation=False,
         levels=None,
         fixed_chunk_tokens=CHUNK_TOKENS,

@@ -48,7 +48,7 @@ class Planner:
             eligible = [live for live in suspects if not state.restorer.is_loading(live)]
             work = self._fill_step(eligible, due_ranks, now)
             if work or not eligible:
-                return self._with_drafts(tuple(work))
+                return self._with_drafts(tuple(work), now)
             # Nobody can advance for want of cells.
             victim = choose_victim(state.holders)
             assert victim is not None, "somebody runs"
@@ -62,11 +62,10 @@ class Planner:
         num_waiting = sum(admission.num_needed(head, 0, self._limits) for head in heads)
         self._ledger.prepare_room(num_waiting, state.reservations.num_tokens(len(self._limits.tiers)))
 
-    def _with_drafts(self, work: tuple[SequenceWork, ...]) -> tuple[SequenceWork, ...]:
+    def _with_drafts(self, work: tuple[SequenceWork, ...], now: float) -> tuple[SequenceWork, ...]:
         state = self._state
-        if state.faults.is_isolating or state.faults.slack:
-            return work
-        return state.drafting.extend(work, state.live, self._ledger.num_free)
+        may_guess = not state.faults.is_isolating and not state.faults.slack
+        return state.drafting.extend(work, state.live, self._ledger.num_free, now, may_guess=may_guess)
 
     def _fill_step(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> list[SequenceWork]:
         budget = StepBudget(self._state.cost, self._limits, now, is_alone=len(self._state.live) == 1)

@@ -5,6 +5,7 @@ The engine's one thread calls it like this (and nobody else calls it at all):
     add / abort ...                          -> events
     plan(now)                                -> StepPlan
       the engine applies plan.kv_ops; if copies could not be proven: copies_failed(ids, now), plan(now) again
+      if there is anything in plan.draft, the engine's draft model does it: drafted(plan, result) -> StepPlan
       the engine runs plan.work
     complete(plan, result, now)              -> events
 
@@ -15,7 +16,9 @@ by whichever call comes next; what happened while planning (scheduled, preempted
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ultrafast.core.draft import DraftPass, DraftResult
 from ultrafast.core.events import DropReason, Event
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus
@@ -97,6 +100,12 @@ class Scheduler:
         """How long steps of decodes take; a warm-up may feed it too."""
         return self._state.drafting.times
 
+    def observe_draft_passes(self, passes: Sequence[DraftPass]) -> None:
+        """Learn how long the draft model takes; a warm-up may tell."""
+        if self._state.drafting.model is not None:
+            for one in passes:
+                self._state.drafting.model.times.observe(one)
+
     def add(self, request: Request, now: float) -> list[Event]:
         """Take a request, whose id must not be that of a live one.
 
@@ -135,7 +144,11 @@ class Scheduler:
         self._planned_at_s = now
         self._expire(now)
         work = self._planner.build(now)
-        return StepPlan(self._step, self._state.ledger.take_ops(), work)
+        return StepPlan(self._step, self._state.ledger.take_ops(), work, self._state.drafting.draft_plan)
+
+    def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan:
+        """Take what came of `plan.draft`; returns the plan to run and to complete, with the draft model's guesses."""
+        return self._state.drafting.drafted(plan, result)
 
     def copies_failed(self, request_ids: Sequence[str], now: float) -> None:  # noqa: ARG002 - as every call of the loop
         """The engine left these requests' sequences empty instead of sharing a prefix: they compute everything. Plan again."""
@@ -181,12 +194,13 @@ class Scheduler:
 
         On FATAL the requests stay as they are: nothing more comes for them from this scheduler unless `fail_all` is called.
         """
-        self._book_shares(plan, result)
+        whole = replace(result, duration_s=result.duration_s + self._state.drafting.drafting_s)
+        self._book_shares(plan, whole)
         outcome.book(self._state, plan, result, now)
         if result.status is StepStatus.OK and plan.work:
             self._learn(plan, result)
-        schedule_s = max(0.0, now - self._planned_at_s - result.duration_s)
-        self._state.emit(outcome.step_finished(self._state, plan, result, now, schedule_s))
+        schedule_s = max(0.0, now - self._planned_at_s - whole.duration_s)
+        self._state.emit(outcome.step_finished(self._state, plan, whole, now, schedule_s))
         self._step += 1
         return self._state.take_events()
 

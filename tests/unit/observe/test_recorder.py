@@ -50,6 +50,9 @@ STEP = StepFinished(
     num_drafted_tokens=8,
     num_accepted_tokens=5,
     speculation_gain=1.5,
+    num_model_drafted_tokens=6,
+    num_model_accepted_tokens=4,
+    draft_model_gain=1.25,
 )
 
 
@@ -87,7 +90,9 @@ def test_steps_and_blocks() -> None:
     assert value("requests_running") == 5
     assert value("requests_waiting") == 2
     assert value("computed_tokens_total") == 36
-    assert (value("spec_drafted_tokens_total"), value("spec_accepted_tokens_total"), value("spec_gain")) == (8, 5, 1.5)
+    names = ("spec_drafted_tokens_total", "spec_accepted_tokens_total", "spec_gain")
+    assert [value(name, source="ngram") for name in names] == [2, 1, 1.5]
+    assert [value(name, source="draft") for name in names] == [6, 4, 1.25]
     blocks = {state: value("kv_blocks", level="device", state=state) for state in ("free", "running", "cached")}
     assert blocks == {"running": 3, "cached": 1, "free": 6}
     assert value("kv_capacity_blocks", level="device") == 10

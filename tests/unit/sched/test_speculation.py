@@ -10,7 +10,8 @@ from ultrafast.sched.speculation.acceptance import Acceptance
 from ultrafast.sched.speculation.choice import Offer, choose_lengths
 from ultrafast.sched.speculation.ngrams import MAX_MATCH, MIN_MATCH, Continuation, NgramIndex
 from ultrafast.sched.speculation.step_times import StepTimes
-from ultrafast.sched.speculation.track import MAX_DRAFTS, MAX_MISSES, MIN_PAUSE, Track
+from ultrafast.sched.speculation.track import MAX_DRAFTS, Track, kind_of
+from ultrafast.sched.speculation.trust import MAX_MISSES, MIN_PAUSE
 
 
 def find(tokens: list[int], count: int = 4) -> Continuation | None:
@@ -71,15 +72,21 @@ def test_growing_and_whole_texts_give_the_same_and_every_find_is_true(tokens: li
 
 
 def test_acceptance_moves_from_belief_to_experience_by_kind() -> None:
-    acceptance = Acceptance()
-    before = [acceptance.probability(length) for length in (3, 6, 12)]
-    assert before == sorted(before)
+    acceptance = Acceptance((0.6, 0.85, 0.95))
+    assert [acceptance.probability(kind) for kind in range(3)] == pytest.approx([0.6, 0.85, 0.95])
     for _ in range(30):
-        acceptance.observe(3, 4, 4)
-        acceptance.observe(12, 4, 0)
-    assert acceptance.probability(3) > 0.9
-    assert acceptance.probability(12) < 0.6
-    assert acceptance.probability(6) == before[1]
+        acceptance.observe(0, 4, 4)
+        acceptance.observe(2, 4, 0)
+    assert acceptance.probability(0) > 0.9
+    assert acceptance.probability(2) < 0.6
+    assert acceptance.probability(1) == pytest.approx(0.85)
+
+
+def test_longer_matches_are_other_kinds_and_trusted_more() -> None:
+    kinds = [kind_of(Continuation((1,), length)) for length in (3, 4, 5, 7, 8, 12)]
+    assert kinds == [0, 0, 1, 1, 2, 2]
+    beliefs = [Track().probability(kind) for kind in range(3)]
+    assert beliefs == sorted(beliefs)
 
 
 def test_step_times_are_interpolated_and_follow_slowly() -> None:
@@ -99,25 +106,25 @@ def test_step_times_are_interpolated_and_follow_slowly() -> None:
 
 def test_free_rows_take_all_drafts_and_dear_rows_none() -> None:
     offer = Offer(8, 0.9)
-    assert choose_lengths([offer], 1, 8, 1.0, lambda _: 0.01) == [8]
-    assert choose_lengths([offer], 1, 8, 1.0, lambda rows: 0.01 * rows) == [0]
+    assert choose_lengths([offer], 1, 8, 1.0, lambda _: 0.01).lengths == [8]
+    assert choose_lengths([offer], 1, 8, 1.0, lambda rows: 0.01 * rows).lengths == [0]
 
 
 def test_a_step_in_the_rows_is_stepped_over() -> None:
     """Two rows cost as much as five: either no draft, or as many as fit under the step."""
     seconds = {1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0, 5: 2.0, 6: 4.0, 7: 4.0, 8: 4.0, 9: 4.0}
-    assert choose_lengths([Offer(8, 0.9)], 1, 8, 9.0, seconds.__getitem__) == [4]
-    assert choose_lengths([Offer(8, 0.5)], 1, 8, 9.0, seconds.__getitem__) == [0]
+    assert choose_lengths([Offer(8, 0.9)], 1, 8, 9.0, seconds.__getitem__).lengths == [4]
+    assert choose_lengths([Offer(8, 0.5)], 1, 8, 9.0, seconds.__getitem__).lengths == [0]
 
 
 def test_room_and_time_bound_the_drafts() -> None:
-    assert choose_lengths([Offer(8, 0.9)], 1, 3, 1.0, lambda _: 0.01) == [3]
-    assert choose_lengths([Offer(8, 0.9)], 1, 0, 1.0, lambda _: 0.01) == [0]
-    assert choose_lengths([Offer(8, 0.9)], 1, 8, 0.0125, lambda rows: 0.01 + 0.001 * (rows - 1)) == [2]
+    assert choose_lengths([Offer(8, 0.9)], 1, 3, 1.0, lambda _: 0.01).lengths == [3]
+    assert choose_lengths([Offer(8, 0.9)], 1, 0, 1.0, lambda _: 0.01).lengths == [0]
+    assert choose_lengths([Offer(8, 0.9)], 1, 8, 0.0125, lambda rows: 0.01 + 0.001 * (rows - 1)).lengths == [2]
 
 
 def test_the_surer_request_gets_more() -> None:
-    lengths = choose_lengths([Offer(8, 0.95), Offer(8, 0.5)], 3, 6, 1.0, lambda rows: 0.01 + 0.0005 * rows)
+    lengths = choose_lengths([Offer(8, 0.95), Offer(8, 0.5)], 3, 6, 1.0, lambda rows: 0.01 + 0.0005 * rows).lengths
     assert lengths[0] > lengths[1]
     assert sum(lengths) <= 6
 
@@ -129,19 +136,19 @@ def test_misses_silence_a_request_until_a_pause_has_passed() -> None:
     track = Track()
     for _ in range(MAX_MISSES):
         assert track.look_up(REPEATING, MAX_DRAFTS) is not None
-        track.observe(3, 4, 0)
+        track.observe(0, 4, 0)
     assert track.is_off
     answers = [track.look_up(REPEATING, MAX_DRAFTS) for _ in range(MIN_PAUSE + 1)]
     assert answers[:-1] == [None] * MIN_PAUSE
     assert answers[-1] is not None
-    assert track.probability(answers[-1]) == Track().probability(answers[-1])
+    assert track.probability(0) == Track().probability(0)
 
 
 def test_each_pause_is_longer_than_the_last() -> None:
     track, pauses = Track(), []
     for _ in range(6):
         for _ in range(MAX_MISSES):
-            track.observe(3, 4, 0)
+            track.observe(0, 4, 0)
         pauses.append(0)
         while track.is_off:
             track.look_up(REPEATING, MAX_DRAFTS)
@@ -152,7 +159,7 @@ def test_each_pause_is_longer_than_the_last() -> None:
 def test_drafts_that_are_right_but_slow_silence_it_too() -> None:
     track = Track()
     for _ in range(8):
-        track.observe(3, 4, 4)
+        track.observe(0, 4, 4)
         track.observe_gain(plain_s=1.0, spent_s=1.0)
     assert track.is_off
 
@@ -160,6 +167,6 @@ def test_drafts_that_are_right_but_slow_silence_it_too() -> None:
 def test_drafts_that_pay_keep_it_on() -> None:
     track = Track()
     for _ in range(50):
-        track.observe(3, 4, 2)
+        track.observe(0, 4, 2)
         track.observe_gain(plain_s=1.2, spent_s=1.0)
     assert not track.is_off

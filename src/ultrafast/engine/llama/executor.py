@@ -12,11 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from ultrafast.core.errors import InvalidRequestError
+from ultrafast.core.draft import DraftPass, DraftPlan, DraftResult
+from ultrafast.core.errors import ConfigError, InvalidRequestError, UltrafastError
 from ultrafast.core.request import Request
 from ultrafast.core.step import CopyPrefix, SampledToken, SequenceOp, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.batch import Batch
+from ultrafast.engine.llama.draft_model import DraftModel
 from ultrafast.engine.llama.grammar import GrammarCompiler, GrammarError
 from ultrafast.engine.llama.kv_state import KvState
 from ultrafast.engine.llama.lone_context import LoneModel
@@ -59,6 +61,7 @@ class LlamaExecutor:
         self._keeps_whole_window = options.swa_full or model.sliding_window == 0
         self.can_trim = self._probe_trim() and self._keeps_whole_window
         self._kv_state = KvState(self._c, model.context, model.sizes.num_sequences, can_trim=self.can_trim)
+        self.draft: DraftModel | None = None
         self.facts = self._read_facts(options, load_s)
 
     @classmethod
@@ -66,11 +69,30 @@ class LlamaExecutor:
         """Load the model and create its context. `on_progress(stage, fraction)` is called from this thread.
 
         Raises:
-            ModelFileError, ConfigError: see `Model`.
+            ModelFileError, ConfigError: see `Model` and, where there is to be a draft model, `DraftModel`.
         """
         begin_s = time.monotonic()
         model = Model(abi.load(options.libllama_path), options, on_progress)
-        return cls(model, options, load_s=time.monotonic() - begin_s)
+        executor = cls(model, options, load_s=time.monotonic() - begin_s)
+        if options.draft_model_path is not None and options.may_speculate:
+            try:
+                executor.load_draft(options, on_progress)
+            except UltrafastError:
+                executor.close()
+                raise
+        return executor
+
+    def load_draft(self, options: EngineOptions, on_progress: Callable[[str, float], None]) -> None:
+        """Load the draft model beside the model. Raises ModelFileError, ConfigError: see `DraftModel`."""
+        if not self.can_trim:
+            raise ConfigError(
+                f"{options.model_path} cannot check guesses (recurrent state or sliding window), so a draft model is of no use.",
+                code="draft_model_unfit",
+                param="engine.draft_model_path",
+                hint="Leave engine.draft_model_path out for this model.",
+            )
+        self.draft = DraftModel(options, self.model, self.vocab, self._candidates, self.facts.max_request_tokens, on_progress)
+        self.facts = replace(self.facts, draft=self.draft.facts)
 
     def warm_up(self, on_progress: Callable[[str, float], None], plan: WarmupPlan | None = None) -> list[StepSample]:
         """Run every shape so that the first request is as fast as the fifth; leaves the KV cache empty. Returns step times.
@@ -92,6 +114,10 @@ class LlamaExecutor:
         model = LoneModel(self.model, options, num_tokens=self.facts.max_request_tokens, step_tokens=step_tokens)
         return LlamaExecutor(model, options, load_s=0.0, is_lone=True)
 
+    def warm_up_draft(self) -> list[DraftPass]:
+        """The same for the draft model, if there is one."""
+        return self.draft.warm_up() if self.draft is not None else []
+
     def prepare_request(self, request: Request) -> None:
         """The slow part of `begin_request` (compiling a grammar). Any thread; at most once per request, before it is begun."""
         self._check(request)
@@ -107,8 +133,12 @@ class LlamaExecutor:
         if request.request_id not in self._prepared:
             self.prepare_request(request)
         self._samplers[request.request_id] = self._prepared.pop(request.request_id)
+        if self.draft is not None:
+            self.draft.begin_request(request)
 
     def end_request(self, request_id: str) -> None:
+        if self.draft is not None:
+            self.draft.end_request(request_id)
         sampler = self._samplers.pop(request_id, None) or self._prepared.pop(request_id, None)
         if sampler is not None:
             sampler.close()
@@ -136,6 +166,10 @@ class LlamaExecutor:
         self.lengths[seq_id] = end
         return True
 
+    def propose(self, plan: DraftPlan) -> DraftResult:
+        assert self.draft is not None, "there is no draft model"
+        return self.draft.propose(plan)
+
     def run(self, plan: StepPlan) -> StepResult:
         begin_s = time.monotonic()
         for item in plan.work:
@@ -160,6 +194,8 @@ class LlamaExecutor:
             sampler.close()
         self._samplers.clear()
         self._prepared.clear()
+        if self.draft is not None:  # before the model, whose threads it shares
+            self.draft.close()
         self.model.close()
 
     def _sample(self, item: SequenceWork, row: int, sampled: list[SampledToken], failed: list[tuple[str, str]]) -> None:

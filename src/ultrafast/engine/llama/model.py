@@ -57,26 +57,43 @@ class ContextSizes:
 
 
 class Model:
-    """Owner of `llama_model`, `llama_context` and the thread pool; frees them in the right order."""
+    """Owner of `llama_model`, `llama_context` and the thread pool; frees them in the right order.
 
-    def __init__(self, library: abi.Library, options: EngineOptions, on_progress: Callable[[str, float], None]) -> None:
+    Attributes:
+        threadpool: the compute threads, also for another context that never computes at the same time.
+    """
+
+    def __init__(
+        self,
+        library: abi.Library,
+        options: EngineOptions,
+        on_progress: Callable[[str, float], None],
+        choose: Callable[[Model, EngineOptions], ContextSizes] | None = None,
+        shared_threadpool: Any = None,
+    ) -> None:
         """Load weights and create the context.
+
+        `choose` says the sizes of the context once the weights are loaded; without it, `choose_sizes` does. `shared_threadpool`
+        is the `threadpool` of another model, which must be closed after this one; without it, the model gets one of its own.
 
         Raises:
             ModelFileError: libllama cannot load the file, or it holds no text-generating model.
             ConfigError: the context does not fit in memory or flash attention cannot be enabled.
         """
         self.library = library
+        self.options = options
         self.c = library.c
         self.handle = self._load_weights(options, on_progress)
         self.is_recurrent = bool(self.c.llama_model_is_recurrent(self.handle) or self.c.llama_model_is_hybrid(self.handle))
         self.sliding_window = max(0, self.c.llama_model_n_swa(self.handle))
         self.has_gpu = bool(self.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
-        self.sizes = choose_sizes(self, options)
+        self.sizes = (choose or choose_sizes)(self, options)
         self.has_flash_attention = False
         self.context = self._create_context(options)
         self.memory = self.c.llama_get_memory(self.context)
-        self._threadpool = self._attach_threadpool(options.threadpool_poll)
+        self._owns_threadpool = shared_threadpool is None
+        self.threadpool = self._new_threadpool(options.threadpool_poll) if shared_threadpool is None else shared_threadpool
+        self.c.llama_attach_threadpool(self.context, self.threadpool, self.threadpool)
 
     @property
     def context_train_tokens(self) -> int:
@@ -88,11 +105,6 @@ class Model:
         self.c.llama_model_desc(self.handle, buffer, 256)
         return bytes(abi.ffi.string(buffer)).decode("utf-8", "replace")
 
-    @property
-    def threadpool(self) -> Any:
-        """The compute threads, for another context that never computes at the same time."""
-        return self._threadpool
-
     def state_bytes(self, seq_id: int) -> int:
         """Size of a sequence's state as it would be saved."""
         return int(self.c.llama_state_seq_get_size_ext(self.context, seq_id, 0))
@@ -100,7 +112,8 @@ class Model:
     def close(self) -> None:
         self.c.llama_detach_threadpool(self.context)
         self.c.llama_free(self.context)
-        self.c.ggml_threadpool_free(self._threadpool)
+        if self._owns_threadpool:
+            self.c.ggml_threadpool_free(self.threadpool)
         self.c.llama_model_free(self.handle)
 
     def _load_weights(self, options: EngineOptions, on_progress: Callable[[str, float], None]) -> Any:
@@ -160,12 +173,10 @@ class Model:
             )
         return context
 
-    def _attach_threadpool(self, poll: int) -> Any:
+    def _new_threadpool(self, poll: int) -> Any:
         params = abi.ffi.new("ggml_threadpool_params *", self.c.ggml_threadpool_params_default(self.sizes.num_threads))
         params.poll = poll
-        pool = self.c.ggml_threadpool_new(params)
-        self.c.llama_attach_threadpool(self.context, pool, pool)
-        return pool
+        return self.c.ggml_threadpool_new(params)
 
 
 def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
@@ -219,7 +230,7 @@ def check_memory(model: Model, options: EngineOptions, capacity: int) -> None:
     Raises:
         ConfigError: the KV pool is larger than what is free.
     """
-    needed, available = capacity * _estimated_bytes_per_token(model, options), available_memory_bytes()
+    needed, available = capacity * estimated_bytes_per_token(model, options), available_memory_bytes()
     # A recurrent state does not grow with tokens: the estimate says nothing about it.
     if needed > available and not model.is_recurrent:
         raise ConfigError(
@@ -231,13 +242,14 @@ def check_memory(model: Model, options: EngineOptions, capacity: int) -> None:
 
 def _default_capacity(model: Model, options: EngineOptions) -> int:
     """Two full contexts where a quarter of the free memory allows it, else what it allows, in whole 256-token pages."""
-    per_token = max(1, _estimated_bytes_per_token(model, options))
+    per_token = max(1, estimated_bytes_per_token(model, options))
     affordable = int(available_memory_bytes() * _MEMORY_SHARE) // per_token
     capacity = min(2 * model.context_train_tokens, max(affordable, 1024))
     return max(256, capacity // 256 * 256)
 
 
-def _estimated_bytes_per_token(model: Model, options: EngineOptions) -> int:
+def estimated_bytes_per_token(model: Model, options: EngineOptions) -> int:
+    """KV bytes of one token, from the file's metadata: for before there is a context that could be asked."""
     meta = read_metadata(model.c, model.handle)
     arch = meta.get("general.architecture", "")
 

@@ -39,6 +39,11 @@ class StepTimes:
         else:
             self._seconds[num_rows] = known + _WEIGHT * (min(duration_s, _MAX_CHANGE * known) - known)
 
+    @property
+    def is_measured(self) -> bool:
+        """Something was observed."""
+        return bool(self._sizes)
+
     def measured_s(self, num_rows: int) -> float | None:
         """The smoothed duration of steps of exactly this size; None = there was none."""
         return self._seconds.get(num_rows)

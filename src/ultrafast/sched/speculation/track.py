@@ -1,42 +1,26 @@
-"""What is remembered of one request's guesses, and when it stops guessing.
+"""What is remembered of one request's repetitions: its index, and how far they can be trusted.
 
-    on --16 misses in a row, or no gain measured, or no choice pays--> off --after a pause, with fresh beliefs--> on
-
-The pause doubles each time, so a text that never repeats costs a vanishing number of vain steps.
+A text that is being copied and a text that merely repeats a phrase look the same for three tokens and different for ten, so
+short, middle and long matches are different kinds of guesses.
 """
 
 from __future__ import annotations
 
-from ultrafast.sched.speculation.acceptance import Acceptance
-from ultrafast.sched.speculation.choice import MIN_GAIN
-from ultrafast.sched.speculation.ngrams import Continuation, NgramIndex
+from ultrafast.sched.speculation.ngrams import MIN_MATCH, Continuation, NgramIndex
+from ultrafast.sched.speculation.trust import Trust
 
 MAX_DRAFTS = 8
-MAX_MISSES = 16
-MIN_PAUSE = 32
-MAX_PAUSE = 512
-"""Chances to guess that are let pass while off."""
-_MIN_JUDGED_STEPS = 8
-_FORGET = 0.95
+_PRIORS = (0.6, 0.85, 0.95)
+_MIDDLE_MATCH = MIN_MATCH + 2
+_LONG_MATCH = 8
 
 
-class Track:
+class Track(Trust):
     """One request's index, acceptance and measured gain."""
 
     def __init__(self) -> None:
+        super().__init__(_PRIORS)
         self._index = NgramIndex()
-        self._pause = MIN_PAUSE
-        self._is_off = False
-        self._acceptance = Acceptance()
-        self._num_misses = 0
-        self._num_passed = 0
-        self._num_judged = 0
-        self._plain_s = 0.0
-        self._spent_s = 0.0
-
-    @property
-    def is_off(self) -> bool:
-        return self._is_off
 
     def look_up(self, tokens: list[int], max_drafts: int) -> Continuation | None:
         """What may follow; None when nothing is known to, or while the request is off."""
@@ -46,38 +30,7 @@ class Track:
         self.pass_over()
         return None
 
-    def probability(self, found: Continuation) -> float:
-        return self._acceptance.probability(found.num_matched)
 
-    def pass_over(self) -> None:
-        """A chance to guess was not taken. After enough of them, what is believed may be out of date: start afresh."""
-        self._num_passed += 1
-        if self._num_passed >= self._pause:
-            self._pause = min(2 * self._pause, MAX_PAUSE)
-            self._start_afresh()
-
-    def observe(self, num_matched: int, num_drafts: int, num_accepted: int) -> None:
-        """Learn how many of the drafts were right."""
-        self._acceptance.observe(num_matched, num_drafts, num_accepted)
-        self._num_passed = 0
-        self._num_misses = 0 if num_accepted else self._num_misses + 1
-        if self._num_misses >= MAX_MISSES:
-            self._is_off = True
-
-    def observe_gain(self, plain_s: float, spent_s: float) -> None:
-        """Learn from a step with drafts: the time that its tokens would have taken without, and the time that it took."""
-        self._plain_s = self._plain_s * _FORGET + plain_s
-        self._spent_s = self._spent_s * _FORGET + spent_s
-        self._num_judged += 1
-        if self._num_judged < _MIN_JUDGED_STEPS:
-            return
-        if self._plain_s < MIN_GAIN * self._spent_s:
-            self._is_off = True
-        else:
-            self._pause = MIN_PAUSE
-
-    def _start_afresh(self) -> None:
-        self._is_off = False
-        self._acceptance = Acceptance()
-        self._num_misses = self._num_passed = self._num_judged = 0
-        self._plain_s = self._spent_s = 0.0
+def kind_of(found: Continuation) -> int:
+    """The kind of a guess, for `Trust`: 0 short, 1 middle, 2 long match."""
+    return (found.num_matched >= _MIDDLE_MATCH) + (found.num_matched >= _LONG_MATCH)
