@@ -95,7 +95,9 @@ class StepBudget:
         target_s = min(self._limits.step_target_s * stretch, self._limit_s, slack_s)
         within = self._cost.prefill_tokens_within(target_s, self.num_outputs) - self.num_prefill_tokens
         # A small chunk always, unless it would make somebody late: more urgent work waits for nobody.
-        floor = 0 if self.is_limited or slack_s < math.inf else MIN_CHUNK_TOKENS
+        floor = 0 if self.is_limited else MIN_CHUNK_TOKENS
+        if floor and slack_s < math.inf:
+            floor = min(floor, self._cost.prefill_tokens_within(slack_s, self.num_outputs) - self.num_prefill_tokens)
         return min(max(room, 0), max(floor, within))
 
     def add_decodes(self, num_decodes: int) -> None:
