@@ -58,6 +58,7 @@ def make_request(
     slo: RequestSlo | None = None,
     tpot_s: float | None = None,
     may_speculate: bool = True,
+    is_deterministic: bool = False,
     **params: object,
 ) -> Request:
     """A prompt given as a number is that many tokens nobody else has."""
@@ -65,7 +66,17 @@ def make_request(
     sampling = SamplingParams(max_tokens=max_tokens, seed=1, **params)  # type: ignore[arg-type]
     objectives = slo or RequestSlo(tpot_s=tpot_s)
     return Request(
-        request_id, tokens, sampling, tier, arrival_s, output, salt, use_cache, slo=objectives, may_speculate=may_speculate
+        request_id,
+        tokens,
+        sampling,
+        tier,
+        arrival_s,
+        output,
+        salt,
+        use_cache and not is_deterministic,
+        slo=objectives,
+        may_speculate=may_speculate and not is_deterministic,
+        is_deterministic=is_deterministic,
     )
 
 

@@ -152,9 +152,17 @@ def test_a_full_queue_moves_what_may_be_moved() -> None:
 
 def test_what_was_admitted_before_a_crash_is_not_refused_after_it() -> None:
     simulation = _simulation(max_num_waiting=0, queue_ttl_s=0.01, num_running=1)
-    simulation.add(*[replace(make_request(f"r{i}", 20, 5), is_admitted=True) for i in range(6)])
+    had_place = [replace(make_request(f"r{i}", 20, 5), is_admitted=True, had_place=True) for i in range(6)]
+    queued = [replace(make_request(f"q{i}", 20, 5, arrival_s=simulation.clock()), is_admitted=True) for i in range(2)]
+    simulation.add(*had_place, *queued)
+    assert not any(event.drop_reason for event in simulation.finished.values()), "nobody is refused"
     simulation.run()
-    assert {event.reason for event in simulation.finished.values()} == {FinishReason.LENGTH}
+    ends = {name: event.reason for name, event in simulation.finished.items() if not name.startswith("warm")}
+    assert ends == {
+        **dict.fromkeys([f"r{i}" for i in range(6)], FinishReason.LENGTH),
+        "q0": FinishReason.EXPIRE,
+        "q1": FinishReason.EXPIRE,
+    }
 
 
 def test_those_who_come_back_when_told_are_served() -> None:

@@ -59,6 +59,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     cache: Literal["on", "off"] | None = None
     cache_salt: Annotated[str, Meta(max_length=256)] | None = None
     speculation: bool | None = None
+    deterministic: bool | None = None
     response_format: ResponseFormats | None = None
 
 

@@ -69,6 +69,7 @@ def generation_options(
         cache_salt=namespace(tenant, request.cache_salt or ""),
         is_cached=request.cache != "off",
         may_speculate=request.speculation is not False,
+        is_deterministic=bool(request.deterministic),
         echo=echo,
         slo=requested_slo(headers),
         supersede_key=_supersede_key(headers, key_name),

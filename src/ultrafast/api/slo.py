@@ -63,6 +63,7 @@ class SloAccount:
             tracker.outside(tier, now)
         elif outcome in _MISSES:
             tracker.missed(tier, _MISSES[outcome], now)
+            self._context.recorder.on_objectives(tier, _MISSES[outcome])
         elif outcome is Outcome.COMPLETED:
             self._count_completed(generation, tier, promise.slo, now)
 
@@ -71,7 +72,8 @@ class SloAccount:
         if _is_too_long(generation, settings):
             tracker.outside(tier, now)
         else:
-            tracker.completed(tier, _figures(generation, now), _objectives(settings, slo), now)
+            missed_by = tracker.completed(tier, _figures(generation, now), _objectives(settings, slo), now)
+            self._context.recorder.on_objectives(tier, missed_by)
 
     def _settings(self, tier: ServiceTier) -> TierTargets:
         settings: TierTargets = getattr(self._context.tiers, tier)

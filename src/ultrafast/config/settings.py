@@ -148,6 +148,14 @@ class EngineSettings(Section):
         default="auto",
         description="Guess tokens that repeat earlier text and check several per step, where that is measured to pay.",
     )
+    enable_reservation: bool = Field(
+        default=True,
+        description="Hold back KV, step time and places for more urgent tiers whose requests are likely to come, as learnt.",
+    )
+    deterministic: Literal["off", "on", "always"] = Field(
+        default="off",
+        description="`on`: requests may ask to run alone and repeat exactly (KV for one more request); `always`: all do.",
+    )
     libllama_path: str | None = Field(
         default=None,
         description="Another libllama of the same build; unset: `ULTRAFAST_LIBLLAMA`, if that is set.",

@@ -104,6 +104,16 @@ class PrefillChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserved:
+    """What is held back for a tier whose requests are likely to come: places, cells, and a share of the target step time."""
+
+    tier: ServiceTier
+    num_likely: int
+    num_kv_tokens: int
+    step_share: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """One step as numbers, and how full everything is after it. `*_tokens` of KV are cells: one cell holds one token.
 
@@ -111,6 +121,8 @@ class StepFinished:
 
     `num_tokens` includes `num_drafted_tokens`, of which `num_accepted_tokens` were right. `speculation_gain` is measured over
     the steps with drafts lately: their tokens per second over those of steps without; 0 = not measured yet.
+
+    `reserved` names the tiers for which something is held back.
     """
 
     step: int
@@ -131,6 +143,7 @@ class StepFinished:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     speculation_gain: float = 0.0
+    reserved: tuple[Reserved, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,10 @@ class Request:
         is_pinned: its KV is kept for good: never evicted from host memory, and from the device only when nothing else is left.
         use_cache: False = neither read from nor leave anything in the prefix cache.
         is_admitted: it was admitted before (it comes again after a crash) and must not be refused now.
+        had_place: it had a place before, and so no longer expires in the queue.
         slo: what the client asks of this request beyond its tier.
+        is_deterministic: it runs alone: nothing else is in its steps or its pool, nothing is reused, and its prompt is always cut
+            alike, so that every float is the same each time.
         may_speculate: False = its tokens are computed one by one, without drafts.
     """
 
@@ -136,7 +139,9 @@ class Request:
     is_pinned: bool = False
     slo: RequestSlo = TIER_SLO
     is_admitted: bool = False
+    had_place: bool = False
     may_speculate: bool = True
+    is_deterministic: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
@@ -15,9 +16,12 @@ from ultrafast.engine.llama.machine import available_memory_bytes
 from ultrafast.engine.llama.warmup import StepSample
 from ultrafast.engine.messages import Configure
 from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.engine.paired import PairedExecutor
 from ultrafast.kv.digest import next_digest
+from ultrafast.kv.ledger import num_sequences
 from ultrafast.kv.levels import LevelLimits
 from ultrafast.sched.limits import SchedulerLimits
+from ultrafast.sched.paired import CHUNK_TOKENS, PairedScheduler, limits_alone
 from ultrafast.sched.scheduler import Scheduler
 
 DEFAULT_STEP_TARGET_S = 0.05
@@ -29,8 +33,9 @@ def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     executor = LlamaExecutor.load(configure.options, on_progress)
     # A replacement's weights are in the page cache, and clients wait: it starts cold and learns on the way.
     samples = [] if configure.is_replacement else executor.warm_up(on_progress)
-    key = model_key(configure.options, executor.facts)
-    return _put_together(executor, executor.facts, configure.options, key, samples)
+    options, facts = configure.options, replace(executor.facts, deterministic=configure.options.deterministic)
+    alone = None if options.deterministic == "off" else executor.lone(options, CHUNK_TOKENS)
+    return _put_together(executor, alone, facts, options, model_key(options, facts), samples)
 
 
 def assemble_fake(configure: Configure, _: Progress) -> Parts:
@@ -40,13 +45,21 @@ def assemble_fake(configure: Configure, _: Progress) -> Parts:
         capacity_tokens=facts.kv_capacity_tokens, max_step_tokens=facts.max_step_tokens, vocab_size=facts.vocab_size
     )
     key = next_digest(b"no model", [facts.vocab_size])
-    return _put_together(executor, facts, configure.options, key)
+    alone = None
+    if facts.deterministic != "off":
+        alone = FakeExecutor(capacity_tokens=facts.max_request_tokens, max_step_tokens=CHUNK_TOKENS, vocab_size=facts.vocab_size)
+    return _put_together(executor, alone, facts, configure.options, key)
 
 
 def _put_together(
-    executor: Executor, facts: EngineFacts, options: EngineOptions, key: bytes, samples: Iterable[StepSample] = ()
+    executor: Executor,
+    alone: Executor | None,
+    facts: EngineFacts,
+    options: EngineOptions,
+    key: bytes,
+    samples: Iterable[StepSample] = (),
 ) -> Parts:
-    """Add the levels of KV and the scheduler."""
+    """Add the levels of KV and the scheduler; `alone` is for deterministic requests."""
     levels = open_levels(options, facts, key, available_memory_bytes())
     scheduler = make_scheduler(facts, options, levels.limits)
     for sample in samples:
@@ -55,7 +68,11 @@ def _put_together(
             scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
     if levels.disk is not None:
         scheduler.adopt(levels.disk.scan(), time.monotonic())
-    return Parts(executor, scheduler, facts, levels.disk)
+    if alone is None:
+        return Parts(executor, scheduler, facts, levels.disk)
+    first_id = num_sequences(facts.max_num_running + facts.max_num_paused, facts.max_num_cached)
+    paired = PairedScheduler(scheduler, Scheduler(limits_alone(scheduler.limits, first_id)))
+    return Parts(PairedExecutor(executor, alone, first_id), paired, facts, levels.disk)
 
 
 def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimits | None = None) -> Scheduler:
@@ -75,6 +92,7 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         order=options.tier_order,
         tiers=options.tiers,
         enable_speculation=options.speculation == "auto",
+        enable_reservation=options.enable_reservation,
     )
     return Scheduler(limits)
 
@@ -106,4 +124,5 @@ def _fake_facts(options: EngineOptions) -> EngineFacts:
         load_s=0.0,
         warmup_s=0.0,
         max_num_paused=options.max_num_paused or options.max_num_running,
+        deterministic=options.deterministic,
     )

@@ -48,6 +48,7 @@ class FakeCost:
     output_s: float = 0.007
     prefill_token_s: float = 0.0055
     draft_s: float = 0.001
+    save_token_s: float = 0.0
 
     def step_s(self, num_outputs: int, num_prefill_tokens: int, num_drafts: int = 0) -> float:
         computed_s = self.output_s * num_outputs + self.prefill_token_s * num_prefill_tokens + self.draft_s * num_drafts
@@ -161,6 +162,8 @@ class FakeExecutor:
         cells = self._sequences[seq_id]
         assert 0 <= begin < end <= len(cells), f"sequence {seq_id} has {len(cells)} cells, cannot save [{begin}, {end})"
         assert self._can_trim or (begin, end) == (0, len(cells)), "this model's sequences are saved as a whole"
+        if self._clock is not None:
+            self._clock.advance(self._cost.save_token_s * (end - begin))
         return memoryview(b"".join(_CELL.pack(cell.position, cell.digest) for cell in cells[begin:end]))
 
     def load_kv(self, seq_id: int, begin: int, end: int, data: memoryview) -> bool:

@@ -36,6 +36,9 @@ class EngineOptions:
         kv_ttl_s: KV outside the device that was not used for so long is dropped, seconds.
         tier_order: the service tiers, the most urgent first. tiers: what each promises, in that order.
         speculation: "auto": guess tokens from the text so far and check several per step, where that is measured to pay; "off".
+        enable_reservation: hold back room for more urgent tiers whose requests are likely to come.
+        deterministic: "on": requests may ask to run alone and repeat exactly, which takes KV for one more request of the largest
+            size; "always": all do; "off".
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -60,6 +63,8 @@ class EngineOptions:
     kv_disk_path: str | None = None
     kv_ttl_s: float = 86_400.0
     speculation: str = "auto"
+    enable_reservation: bool = True
+    deterministic: str = "off"
     libllama_path: str | None = None
     max_num_paused: int = 0
     tier_order: tuple[ServiceTier, ...] = tuple(ServiceTier)
@@ -102,4 +107,5 @@ class EngineFacts:
     state_bytes_fixed: int
     load_s: float
     warmup_s: float
+    deterministic: str = "off"
     max_num_paused: int = 0

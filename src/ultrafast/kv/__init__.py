@@ -5,5 +5,6 @@ Pure: it never sees bytes, time or threads. It takes `now`, returns facts, and w
 
     tree.py      the prefix tree: tokens -> cells, shared cells counted once
     ledger.py    sequence ids, cached leaves, evictions and the operations that go with them
+    departure.py copies of sequences that will have to leave, run by run
     eviction.py  the policy: which cached leaf goes first
 """

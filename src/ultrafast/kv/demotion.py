@@ -17,7 +17,7 @@ MIN_TOKENS = 16
 BUSY_SHARE = 10
 """While others run, copying in advance takes at most 1/BUSY_SHARE of the time."""
 MAX_PAUSE_S = 0.02
-"""An eviction holds up the step for at most about this long; what is not copied by then is lost."""
+"""Evictions hold up a step for at most about this long together; what is not copied by then is lost."""
 
 
 class Demotion:
@@ -27,11 +27,16 @@ class Demotion:
         self._levels = levels
         self._queue: OrderedDict[SequenceKv, list[Missing]] = OrderedDict()
         self._next_s = 0.0
+        self._evicted_s = 0.0
 
     @property
     def has_work(self) -> bool:
         """Something is to be copied in advance."""
         return bool(self._queue)
+
+    def begin_plan(self) -> None:
+        """A new step has its own time to spend on what is evicted."""
+        self._evicted_s = 0.0
 
     def want(self, leaf: SequenceKv) -> None:
         """A finished sequence is kept on the device: copy it in advance."""
@@ -67,15 +72,26 @@ class Demotion:
         num_bytes = self._levels.estimated_bytes(piece.end - piece.begin)
         self._next_s = now + BUSY_SHARE * self._levels.bandwidths.seconds(Way.SAVE, num_bytes, now)
 
-    def save_rest(self, sequence: SequenceKv, namespace: str, now: float, *, max_pause_s: float | None, is_private: bool) -> None:
-        """Copy what no other level has of a sequence, now; with a limit on the pause, the first runs that fit into it."""
+    def save_evicted(self, leaf: SequenceKv, namespace: str, now: float) -> None:
+        """Copy what no other level has of a cached sequence: the first runs that fit into the pause that a step may have."""
+        self._save_rest(leaf, namespace, now, MAX_PAUSE_S, is_private=False)
+
+    def save_rest(self, sequence: SequenceKv, namespace: str, now: float, *, is_private: bool) -> None:
+        """Copy what no other level has of a running sequence, however long it takes."""
+        self._save_rest(sequence, namespace, now, None, is_private=is_private)
+
+    def _save_rest(
+        self, sequence: SequenceKv, namespace: str, now: float, max_pause_s: float | None, *, is_private: bool
+    ) -> None:
         self.forget(sequence)
         if sequence.length < MIN_TOKENS:
             return
-        tokens, spent_s = sequence.tokens(), 0.0
+        tokens = sequence.tokens()
         for piece in self._levels.unsaved(tokens, namespace):
-            spent_s += self._levels.bandwidths.seconds(Way.SAVE, self._levels.estimated_bytes(piece.end - piece.begin), now)
-            if max_pause_s is not None and spent_s > max_pause_s:
-                return
+            if max_pause_s is not None:
+                num_bytes = self._levels.estimated_bytes(piece.end - piece.begin)
+                self._evicted_s += self._levels.bandwidths.seconds(Way.SAVE, num_bytes, now)
+                if self._evicted_s > max_pause_s:
+                    return
             if not self._levels.save(piece, sequence.seq_id, tokens, now, is_private=is_private):
                 return

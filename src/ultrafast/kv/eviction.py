@@ -12,6 +12,11 @@ from collections.abc import Iterable
 from ultrafast.kv.segment import SequenceKv
 
 
+def eviction_key(leaf: SequenceKv) -> tuple[bool, float, int, int]:
+    """The order in which leaves are evicted, smallest first; deterministic."""
+    return (leaf.is_kept, leaf.last_used_s, leaf.length, leaf.order)
+
+
 def choose_leaf(leaves: Iterable[SequenceKv]) -> SequenceKv | None:
-    """Return the leaf to evict first, or None when there is none. O(leaves); deterministic."""
-    return min(leaves, key=lambda leaf: (leaf.is_kept, leaf.last_used_s, leaf.length, leaf.order), default=None)
+    """Return the leaf to evict first, or None when there is none. O(leaves)."""
+    return min(leaves, key=eviction_key, default=None)

@@ -61,6 +61,11 @@ class Bandwidths:
         """Predict a transfer."""
         return FIXED_S + num_bytes / self._current(way, now)
 
+    def is_known(self, way: Way, now: float) -> bool:
+        """Whether the speed was measured lately; else `seconds` is a guess."""
+        measured_s = self._speeds[way].measured_s
+        return measured_s is not None and now - measured_s <= FORGET_AFTER_S
+
     def _current(self, way: Way, now: float) -> float:
         speed = self._speeds[way]
         if speed.measured_s is not None and now - speed.measured_s > FORGET_AFTER_S:

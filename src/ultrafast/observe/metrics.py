@@ -113,6 +113,8 @@ class Metrics:
         self.preemptions = self._counter("preemptions", "Sequences that lost their place for want of KV.", ["tier"])
         self.pauses = self._counter("pauses", "Times that finished sequences stood aside for more urgent ones.", ["tier"])
         self.drops = self._counter("drops", "Sequences that were refused before they got a place, by why.", ["tier", "reason"])
+        self.slo_met = self._counter("slo_met", "Calls that met all objectives of the tier that served.", ["tier"])
+        self.slo_missed = self._counter("slo_missed", "Calls that missed one, by where the time went.", ["tier", "reason"])
         self.downgrades = self._counter(
             "downgrades", "Calls that were served in a less urgent tier than they asked for.", ["requested", "served", "reason"]
         )
@@ -137,6 +139,15 @@ class Metrics:
         )
         self.prefix_hits = self._counter(
             "prefix_cache_hit_tokens", "Prompt tokens that were found there and not computed again, by level.", ["level"]
+        )
+        self.reserved_tokens = self._gauge(
+            "reserved_kv_tokens", "Cells that are held back for a tier whose requests are likely to come.", ["tier"]
+        )
+        self.reserved_share = self._gauge(
+            "reserved_step_share", "Share of the target step time that is held back for such a tier.", ["tier"]
+        )
+        self.reserved_places = self._gauge(
+            "reserved_requests", "Requests of such a tier that are likely to come within five seconds.", ["tier"]
         )
         self.kv_bytes = self._gauge("kv_bytes", "Bytes of KV outside the device, by level.", ["level"])
         self.kv_capacity_bytes = self._gauge("kv_capacity_bytes", "What a level may hold; 0: it is off.", ["level"])

@@ -19,7 +19,7 @@ from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.call import CallListener, CallRecorder, CallSeries
 from ultrafast.observe.kv_levels import LevelSeries
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
-from ultrafast.observe.slo import SloTracker
+from ultrafast.observe.slo import MissReason, SloTracker
 
 FOLD_STEPS = 512
 """So many noted steps are folded even when nobody reads the metrics."""
@@ -77,6 +77,13 @@ class Recorder:
     def on_response(self, route: str, status_class: str) -> None:
         """Count an HTTP answer. `route` is a route's template or "unmatched", never a path that a client wrote."""
         self.metrics.http_responses.labels(route, status_class).inc()
+
+    def on_objectives(self, tier: ServiceTier, missed_by: MissReason | None) -> None:
+        """Count a call that was held to its objectives; None = it met them all."""
+        if missed_by is None:
+            self.metrics.slo_met.labels(tier).inc()
+        else:
+            self.metrics.slo_missed.labels(tier, missed_by).inc()
 
     def on_downgrade(self, requested: ServiceTier, served: ServiceTier, reason: str) -> None:
         """Count a call that another tier than the requested one served; `reason` is one of `core.events.DropReason`."""
@@ -163,6 +170,12 @@ class Recorder:
         self.metrics.requests_running.set(stats.num_running)
         self.metrics.requests_waiting.set(stats.num_waiting)
         self.metrics.requests_paused.set(stats.num_paused)
+        reserved = {one.tier: one for one in stats.reserved}
+        for tier in ServiceTier:
+            held = reserved.get(tier)
+            self.metrics.reserved_tokens.labels(tier).set(held.num_kv_tokens if held else 0)
+            self.metrics.reserved_share.labels(tier).set(held.step_share if held else 0)
+            self.metrics.reserved_places.labels(tier).set(held.num_likely if held else 0)
         self._set_kv(stats.num_kv_tokens_running, stats.num_kv_tokens_cached, stats.num_kv_tokens_free)
 
     def _set_kv(self, num_running_tokens: int, num_cached_tokens: int, num_free_tokens: int) -> None:

@@ -45,6 +45,7 @@ class StepBudget:
         self._now = now
         self._limit_s = math.inf
         self._idle_stretch = ALONE_STRETCH if is_alone else IDLE_STRETCH
+        self._held_share = 0.0
         self.num_outputs = 0
         self.num_prefill_tokens = 0
 
@@ -57,14 +58,26 @@ class StepBudget:
         """More urgent work is in the step already."""
         return self._limit_s < math.inf
 
+    def hold_back(self, share: float) -> None:
+        """Before a rank: the share of the target time that it must leave for more urgent work that is likely to come; 0 = none.
+
+        Then its work fills no more than the rest of the target: who comes waits for the step under way.
+        """
+        self._held_share = share
+
+    @property
+    def _target_s(self) -> float:
+        return self._limits.step_target_s * (1.0 - self._held_share)
+
     def num_decodes_fitting(self, num_wanted: int) -> int:
-        """How many more decodes fit; all of them while nothing more urgent is in the step."""
-        if not self.is_limited:
+        """How many more decodes fit; all of them while nothing more urgent is in the step or likely to come."""
+        if not self.is_limited and not self._held_share:
             return num_wanted
-        count = 0
-        while count < num_wanted and self._predict_s(count + 1, 0) <= self._limit_s:
+        limit_s = min(self._limit_s, self._target_s) if self._held_share else self._limit_s
+        count = 0 if self.is_limited else 1
+        while count < num_wanted and self._predict_s(count + 1, 0) <= limit_s:
             count += 1
-        return count
+        return min(count, num_wanted)
 
     def slack_s(self, decodes: Iterable[LiveRequest], prefills: Collection[LiveRequest]) -> float:
         """Return how long a step may take for prefills that can wait for the decodes of their own rank; else infinity.
@@ -76,7 +89,7 @@ class StepBudget:
             return math.inf
         token_s = self._cost.coefficients[2]
         decode_s = self._predict_s(0, 0)
-        chunk_s = max(self._limits.step_target_s - decode_s, MIN_CHUNK_TOKENS * token_s)
+        chunk_s = max(self._target_s - decode_s, MIN_CHUNK_TOKENS * token_s)
         rest_s = token_s * sum(live.num_remaining for live in prefills)
         needed_s = (rest_s + decode_s * rest_s / chunk_s if chunk_s > 0 else rest_s) * (1 + PREFILL_STRETCH)
         return slack_s if self._now + needed_s < min(live.deadline_s for live in prefills) else math.inf
@@ -91,8 +104,8 @@ class StepBudget:
         room = self._limits.max_step_tokens - self.num_tokens - num_kept
         if not self._cost.is_fitted:
             return max(0, min(room, FALLBACK_CHUNK_TOKENS - self.num_prefill_tokens))
-        stretch = 1.0 if self.num_outputs else self._idle_stretch
-        target_s = min(self._limits.step_target_s * stretch, self._limit_s, slack_s)
+        is_short = self.num_outputs or self._held_share
+        target_s = min(self._target_s * (1.0 if is_short else self._idle_stretch), self._limit_s, slack_s)
         within = self._cost.prefill_tokens_within(target_s, self.num_outputs) - self.num_prefill_tokens
         # A small chunk always, unless it would make somebody late: more urgent work waits for nobody.
         floor = 0 if self.is_limited else MIN_CHUNK_TOKENS

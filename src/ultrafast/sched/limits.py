@@ -27,10 +27,14 @@ class SchedulerLimits:
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
         enable_prefix_cache: reuse KV between requests.
         enable_speculation: let steps carry drafts where that is measured to pay; needs `can_trim`.
+        enable_reservation: hold back room for more urgent tiers that are likely to come.
         block_size: tokens per block, a unit of reporting.
         reserve_tokens: output tokens for which a request must find room before it starts; a smaller promise admits more
             requests and preempts more of them.
         levels: host memory and disk for KV; None = there is only the pool.
+        fixed_chunk_tokens: cut every prompt into chunks of so many tokens, and compute output that must be computed again one by
+            one, as it was the first time; 0 = as time allows. With one running request only.
+        first_seq_id: the smallest sequence id.
         order: all tiers, the most urgent first; a tier's place in it is its *rank*.
         tiers: one policy for each tier, by rank.
     """
@@ -46,9 +50,12 @@ class SchedulerLimits:
     can_trim: bool = True
     enable_prefix_cache: bool = True
     enable_speculation: bool = True
+    enable_reservation: bool = True
     block_size: int = 32
     reserve_tokens: int = 64
     levels: LevelLimits | None = None
+    fixed_chunk_tokens: int = 0
+    first_seq_id: int = 0
     order: tuple[ServiceTier, ...] = tuple(ServiceTier)
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
 
@@ -67,6 +74,7 @@ class SchedulerLimits:
             raise ConfigError("the order of the tiers must name each of them once", param="tiers.order")
         if len(self.tiers) != len(ServiceTier) or sum(tier.min_share for tier in self.tiers) >= 1:
             raise ConfigError("the minimum shares of the tiers must leave something: their sum must be below 1", param="tiers")
+        assert not self.fixed_chunk_tokens or self.max_num_running == 1, "fixed chunks are for one request at a time"
         if self.step_target_s <= 0:
             raise ConfigError(f"step_target_s is {self.step_target_s}; it must be positive", param="step_target_s")
         if self.max_step_tokens < self.max_num_running:

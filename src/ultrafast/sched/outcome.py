@@ -147,6 +147,7 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_drafted_tokens=num_drafts,
         num_accepted_tokens=len(result.sampled) - len({drawn.request_id for drawn in result.sampled}) if num_drafts else 0,
         speculation_gain=state.drafting.gain or 0.0,
+        reserved=state.reservations.report(),
     )
 
 

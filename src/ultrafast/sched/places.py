@@ -74,15 +74,20 @@ class Places:
     def _can_have_place(self, live: LiveRequest, safe: Collection[LiveRequest]) -> bool:
         """Parked requests that come before this one keep their places: they were next, and will be soon."""
         num_yielding = sum(other.urgency > live.rank and other not in safe for other in self._state.running)
-        num_possible = self._num_free + num_yielding
+        num_pausable = min(len(self._state.running), self._limits.max_num_paused - len(self._state.paused))
+        num_possible = self._num_free + num_yielding - self._state.reservations.num_places(live.rank, num_pausable)
         return num_possible > 0 and num_possible > self._state.followers.num_at_least_as_urgent(live.rank)
 
-    def _vacate(self, victim: LiveRequest, now: float) -> None:
-        """Free a place. When no more requests may be paused, the victim pays with its KV."""
-        if len(self._state.paused) < self._limits.max_num_paused:
-            self._state.pause(victim)
+    def _vacate(self, victim: LiveRequest, urgency: int, now: float) -> bool:
+        """Free a place. When no more requests may be paused, the victim pays with its KV; False while that is being copied."""
+        state = self._state
+        if len(state.paused) < self._limits.max_num_paused:
+            state.pause(victim)
+        elif state.departing.may_leave(victim, urgency, state.running):
+            state.preempt(victim, now)
         else:
-            self._state.preempt(victim, now)
+            return False
+        return True
 
     def _hold_place(self, rank: int, safe: Collection[LiveRequest], now: float) -> LiveRequest | None:
         """Find the member of a tier that is owed a step; if none runs, one gets a place, whoever has to stand aside."""
@@ -135,12 +140,15 @@ class Places:
             if lack <= 0:
                 break
             if not self._preempt_for(live, lack, safe, now):
-                live.blocked_version = ledger.version if not state.faults.slack else -1
+                is_lasting = not state.departing.is_copying and not state.reservations.num_tokens(live.rank)
+                is_final = is_lasting and not state.faults.slack
+                live.blocked_version = ledger.version if is_final else -1
                 return False
         if self._num_free <= 0:
             victim = self._victim(live.rank, safe)
             assert victim is not None, "it was counted on"
-            self._vacate(victim, now)
+            if not self._vacate(victim, live.rank, now):
+                return False
             # A preempted victim may have held the very cells that were matched.
             match, restored = self._reusable(live, now)
         state.start(live, match, now, restored)
@@ -167,10 +175,11 @@ class Places:
             return 0
         promised = admission.num_promised((other for other in holders if other.urgency <= live.rank), self._limits)
         need = admission.num_needed(live, num_matched, self._limits)
-        return need + promised + self._state.faults.slack - num_available
+        held_back = self._state.reservations.num_tokens(live.rank)
+        return need + promised + held_back + self._state.faults.slack - num_available
 
     def _preempt_for(self, live: LiveRequest, lack: int, safe: Collection[LiveRequest], now: float) -> bool:
-        """Preempt less urgent requests, the least urgent first, for `lack` cells. False, and nobody, if that cannot be."""
+        """Preempt less urgent requests, the least urgent first, for `lack` cells. False, and nobody, if that cannot be (yet)."""
         victims: list[LiveRequest] = []
         for other in sorted(self._state.holders, key=arrival_key, reverse=True):
             if lack <= 0 or other.urgency <= live.rank:
@@ -180,7 +189,8 @@ class Places:
             if other not in safe and num_cells > 0:
                 victims.append(other)
                 lack -= num_cells
-        if lack > 0:
+        state = self._state
+        if lack > 0 or not all(state.departing.may_leave(victim, live.rank, state.running) for victim in victims):
             return False
         for victim in victims:
             self._state.preempt(victim, now)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ultrafast.core.step import SequenceWork
 from ultrafast.kv.segment import SequenceKv
+from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
 from ultrafast.sched.chunks import MIN_CHUNK_TOKENS, Chunk, divide
 from ultrafast.sched.live import LiveRequest
@@ -35,6 +36,9 @@ class Planner:
         self._ledger.tick(now, is_busy=bool(state.running))
         state.take_back(now)
         due_ranks = [rank for rank in range(len(self._limits.tiers)) if state.shares.is_due(rank, item_s(state))]
+        state.reservations.update(now)
+        self._prepare_room()
+        state.departing.copy_ahead(state.holders, sum(live.is_decoding for live in state.running), now)
         self._places.fill(due_ranks, now)
         state.restorer.step(state.running, now)
         while True:
@@ -48,6 +52,13 @@ class Planner:
             assert victim is not None, "somebody runs"
             assert len(state.holders) > 1, "a request that runs alone fits: it was checked when added"
             state.preempt(victim, now)
+
+    def _prepare_room(self) -> None:
+        """What waits will take cells, and what is likely to come may: see that cached leaves can go at once when it does."""
+        state = self._state
+        heads = [head for rank in range(len(self._limits.tiers)) if (head := state.waiting.head_of(rank)) is not None]
+        num_waiting = sum(admission.num_needed(head, 0, self._limits) for head in heads)
+        self._ledger.prepare_room(num_waiting, state.reservations.num_tokens(len(self._limits.tiers)))
 
     def _with_drafts(self, work: tuple[SequenceWork, ...]) -> tuple[SequenceWork, ...]:
         state = self._state
@@ -63,6 +74,7 @@ class Planner:
             group = [live for live in eligible if live.urgency == urgency and live.sequence is not None]
             next_turn = min(group, key=turn_key, default=None)
             owed = next_turn if urgency in due_ranks else None
+            budget.hold_back(self._state.reservations.step_share(urgency))
             decodes = [live for live in group if live.is_decoding]
             num_decodes_left -= len(decodes)
             # Beside more urgent work there is not enough for all: a prefill has its turn among the decodes, and then goes first.
@@ -99,7 +111,7 @@ class Planner:
         return [_work(live, 1) for live in chosen]
 
     def _find_cell(self, live: LiveRequest, num_taken: int, now: float) -> bool:
-        """Make sure of one more cell beside those taken in this step. False: `live` itself had to give way.
+        """Make sure of one more cell beside those taken in this step. False: `live` itself had to give way, or waits for a copy.
 
         `live` is among the candidates, so nobody more urgent or older gives way to it; and since decodes are planned in that
         order, nobody who is in the step already does.
@@ -111,6 +123,8 @@ class Planner:
                 other for other in state.holders if other is live or self._ledger.num_reclaimable(_sequence(other)) > 0
             )
             assert victim is not None, "the request in need is itself a candidate"
+            if not state.departing.may_leave(victim, live.urgency, state.running):
+                return False
             state.preempt(victim, now)
             if victim is live:
                 return False
@@ -125,11 +139,18 @@ class Planner:
         now: float,
         slack_s: float,
     ) -> list[SequenceWork]:
+        if self._limits.fixed_chunk_tokens and prefilling:
+            return self._fit([Chunk(prefilling[0], self._fixed_chunk(prefilling[0]))], budget, now)
         num_tokens = budget.num_prefill_tokens_fitting(num_kept, slack_s)
         if num_tokens <= 0 and owed in prefilling:
             prefilling = [live for live in prefilling if live is owed]
             num_tokens = min(MIN_CHUNK_TOKENS, self._limits.max_step_tokens - budget.num_tokens - num_kept)
         return self._fit(divide(num_tokens, prefilling), budget, now)
+
+    def _fixed_chunk(self, live: LiveRequest) -> int:
+        """The next tokens as they were, or will be, cut each time: the prompt on a grid, the output token by token."""
+        num_prompt_left = live.request.num_prompt_tokens - live.num_computed
+        return min(self._limits.fixed_chunk_tokens, num_prompt_left) if num_prompt_left > 0 else 1
 
     def _fit(self, chunks: list[Chunk], budget: StepBudget, now: float) -> list[SequenceWork]:
         """Cut chunks to the cells that can be had: cached leaves are evicted, and less urgent requests give way."""
@@ -150,9 +171,10 @@ class Planner:
             for other in self._state.holders
             if other.urgency > live.urgency and self._ledger.num_reclaimable(_sequence(other)) > 0
         )
-        if victim is not None:
-            self._state.preempt(victim, now)
-        return victim is not None
+        if victim is None or not self._state.departing.may_leave(victim, live.urgency, self._state.running):
+            return False
+        self._state.preempt(victim, now)
+        return True
 
     def _room(self, num_taken: int) -> int:
         """Cells for prefill. One that runs alone always tries with one cell: a fault must not stop it for good."""

@@ -74,6 +74,8 @@ class Restorer:
         if levels is None or not live.can_reuse or live in self._awaited:
             return
         match = self._ledger.match(live.tokens, live.request.cache_salt)
+        if match is not None:
+            match.source.last_used_s = now  # it will be used: others are evicted first
         parts = self._find(levels, live, match.num_tokens if match else 0, now)
         if all(part.run.host is Place.PRESENT for part in parts):
             return

@@ -72,6 +72,18 @@ class Scheduler:
         return self._state.restorer.num_aside > 0
 
     @property
+    def limits(self) -> SchedulerLimits:
+        return self._state.limits
+
+    @property
+    def top_rank(self) -> int | None:
+        """Urgency of the most urgent request that a step can do something for (not those that wait for the disk); None = none."""
+        state = self._state
+        head = state.waiting.head()
+        ranks = [live.urgency for live in state.holders]
+        return min([*ranks, head.rank] if head is not None else ranks, default=None)
+
+    @property
     def kv_usage(self) -> KvUsage:
         return self._state.ledger.usage
 
@@ -179,6 +191,8 @@ class Scheduler:
 
     def _enqueue(self, live: LiveRequest, now: float) -> None:
         state, tiers = self._state, self._state.limits.tiers
+        if not live.request.is_admitted:
+            state.reservations.arrived(live, now)
         verdict = self._gate.judge(live, now)
         if verdict.is_refused:
             state.finish(live, FinishReason.REJECT, now, drop_reason=verdict.reason, retry_after_s=verdict.retry_after_s)
@@ -189,7 +203,7 @@ class Scheduler:
             live.serve_in(verdict.tier, tiers[rank], rank)
         state.waiting.push(live)
         state.restorer.prefetch(live, now)
-        if not live.request.is_admitted:
+        if not (live.request.had_place or live.request.is_pinned):
             ttl_s = tiers[live.rank].queue_ttl_s
             own_s = live.request.slo.queue_ttl_s
             state.deadlines.push(live, live.request.arrival_s + (ttl_s if own_s is None else min(ttl_s, own_s)))

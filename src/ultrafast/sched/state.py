@@ -23,10 +23,12 @@ from ultrafast.kv.ledger import KvLedger
 from ultrafast.kv.tree import Match
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.deadlines import QueueDeadlines
+from ultrafast.sched.departing import Departing
 from ultrafast.sched.drain import Drain
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
+from ultrafast.sched.reservation import Reservations
 from ultrafast.sched.restore import Restorer
 from ultrafast.sched.shares import Shares
 from ultrafast.sched.sharing import Followers
@@ -53,6 +55,7 @@ class SchedulerState:
             has_cache=limits.enable_prefix_cache,
             block_size=limits.block_size,
             level_limits=limits.levels,
+            first_seq_id=limits.first_seq_id,
         )
         self.live: dict[str, LiveRequest] = {}
         self.waiting = WaitingQueue()
@@ -61,6 +64,8 @@ class SchedulerState:
         self.paused: list[LiveRequest] = []
         self.cost = CostModel()
         self.restorer = Restorer(self.ledger, self.cost, limits.step_target_s)
+        self.reservations = Reservations(limits, self.cost)
+        self.departing = Departing(self.ledger, limits)
         self.faults = Faults()
         self.shares = Shares(limits.tiers)
         self.drain = Drain(len(limits.tiers))
@@ -170,6 +175,7 @@ class SchedulerState:
         self.restorer.discard(live)
         self.ledger.swap_out(live.sequence, live.level_namespace)
         self.restorer.hold(live, live.level_namespace)
+        self.ledger.free(live.sequence)
         live.sequence = None
         live.num_computed = 0
         live.num_preemptions += 1
@@ -196,6 +202,7 @@ class SchedulerState:
         self.restorer.discard(live)
         if live.sequence is not None:
             if reason in (FinishReason.STOP, FinishReason.LENGTH):
+                self.reservations.finished(live)
                 self.ledger.finish(live.sequence, now, is_kept=live.request.is_pinned)
             else:
                 self.ledger.free(live.sequence)

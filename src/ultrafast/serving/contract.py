@@ -43,6 +43,7 @@ class GenerationOptions:
         supersede_key: (name of the API key, the client's key): a newer call of the same key ends this one.
         echo: completions only: repeat the prompt in front of the output.
         is_cached: False = `cache: "off"`: neither read from nor leave anything in the prefix cache.
+        is_deterministic: run alone, so that the same request gives the same floats, and tokens, each time.
         may_speculate: False = tokens are computed one by one.
     """
 
@@ -67,6 +68,7 @@ class GenerationOptions:
     cache_salt: str = ""
     is_cached: bool = True
     may_speculate: bool = True
+    is_deterministic: bool = False
     echo: bool = False
     slo: RequestSlo = TIER_SLO
     supersede_key: tuple[str, str] | None = None

@@ -41,6 +41,7 @@ class PreparedCall:
     cache_salt: str = ""
     is_cached: bool = True
     may_speculate: bool = True
+    is_deterministic: bool = False
     echoes: tuple[str, ...] = field(default=())
     slo: RequestSlo = TIER_SLO
 
@@ -99,9 +100,10 @@ class Generation:
                     tier=call.tier,
                     arrival_s=call.arrival_s,
                     cache_salt=call.cache_salt,
-                    use_cache=call.is_cached,
+                    use_cache=call.is_cached and not call.is_deterministic,
                     slo=call.slo,
-                    may_speculate=call.may_speculate,
+                    may_speculate=call.may_speculate and not call.is_deterministic,
+                    is_deterministic=call.is_deterministic,
                 )
 
     def take(self, number: int, batch: tuple[Event, ...]) -> Sequence[ServingEvent]:

@@ -38,6 +38,8 @@ _HUGE_CHARS = 256 * 1024
 """Text that may take seconds: it has a thread of its own and delays only its like."""
 _NUM_WORKERS = 2
 MAX_CHOICES = 128
+DETERMINISTIC_SEED = 0
+"""Of deterministic calls that bring none."""
 MAX_TOKENIZE_CHARS = 1024 * 1024
 
 _T = TypeVar("_T")
@@ -195,7 +197,8 @@ class Service:
         echoes: tuple[str, ...] = (),
     ) -> PreparedCall:
         options = call.options
-        seed = concrete_seed(options.seed)
+        is_deterministic = self._is_deterministic(options)
+        seed = concrete_seed(DETERMINISTIC_SEED if is_deterministic and options.seed is None else options.seed)
         max_request_tokens = self._engine.facts.max_request_tokens
         limits = [output_limit(options, self._defaults, len(prompt), max_request_tokens) for prompt in prompts]
         return PreparedCall(
@@ -212,6 +215,7 @@ class Service:
             cache_salt=options.cache_salt,
             is_cached=options.is_cached,
             may_speculate=options.may_speculate,
+            is_deterministic=is_deterministic,
             echoes=echoes,
             slo=options.slo,
         )
@@ -262,8 +266,21 @@ class Service:
             raise InvalidRequestError(
                 f"{num_prompts} prompts with {options.num_choices} choices each; the limit is {MAX_CHOICES}", param="n"
             )
+        self._is_deterministic(options)
         check_token_ids([token for token, _ in options.logit_bias], self._tokenizer.size, "logit_bias")
         check_token_ids(options.stop_token_ids, self._tokenizer.size, "stop_token_ids")
+
+    def _is_deterministic(self, options: GenerationOptions) -> bool:
+        """Whether a call runs alone: because it asks for it, or because all do here."""
+        mode = self._engine.facts.deterministic
+        if options.is_deterministic and mode == "off":
+            raise InvalidRequestError(
+                "deterministic requests are switched off on this server",
+                code="unsupported_parameter",
+                param="deterministic",
+                hint="start it with engine.deterministic = on, or leave the parameter out",
+            )
+        return options.is_deterministic or mode == "always"
 
     async def _grammar(self, options: GenerationOptions) -> str | None:
         response_format = options.response_format

@@ -138,7 +138,7 @@ async def test_everything_a_client_may_say_reaches_serving() -> None:
         "frequency_penalty": 1, "presence_penalty": -1, "repetition_penalty": 1.5, "logit_bias": {"5": -100}, "seed": -1,
         "stop": "END", "stop_token_ids": [3], "ignore_eos": True, "n": 2, "logprobs": True, "top_logprobs": 4,
         "response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"type": "object"}}},
-        "service_tier": "batch", "cache": "off", "cache_salt": "tenant", "speculation": False,
+        "service_tier": "batch", "cache": "off", "cache_salt": "tenant", "speculation": False, "deterministic": True,
         "user": "u", "metadata": {"a": "b"}, "store": True,
         "chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low", "unknown_field": [1],
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {"x-extra": 1}}, "extra": 1}],
@@ -156,6 +156,7 @@ async def test_everything_a_client_may_say_reaches_serving() -> None:
     assert (options.response_format.kind, options.response_format.schema) == ("json_schema", {"type": "object"})
     assert (options.requested_tier, options.is_cached, options.cache_salt) == (ServiceTier.FLEX, False, "tenant")
     assert not options.may_speculate
+    assert options.is_deterministic
     assert call.template_kwargs == {"enable_thinking": False, "reasoning_effort": "low"}
     assert call.tools == body["tools"]
     assert call.tool_choice == "f"

@@ -18,6 +18,7 @@ from ultrafast.core.errors import (
     UnavailableError,
 )
 from ultrafast.core.tiers import ServiceTier
+from ultrafast.observe.slo import MissReason
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, Started, Timings, Usage
 
 CHAT = "/v1/chat/completions"
@@ -42,6 +43,10 @@ async def test_attainment_is_counted_by_tier_and_shown() -> None:
         assert tiers["default"]["attainment"][window]["num_refused"] == 1
         assert tiers["default"]["attainment"][window]["missed_by"]["failed"] == 1
     assert tiers["flex"]["attainment"]["1h"]["share"] is None
+    assert setup.sample("ultrafast_slo_met_total", tier="priority") == 1
+    assert setup.sample("ultrafast_slo_missed_total", tier="default", reason="failed") == 1
+    missed = [setup.sample("ultrafast_slo_missed_total", tier="priority", reason=reason) for reason in MissReason]
+    assert sum(missed) == 1
     assert tiers["priority"]["measured_ms"]["ttft"].keys() == {"p50", "p90", "p99"}
     assert tiers["priority"]["measured_ms"].keys() == {"ttft", "tpot", "e2e", "jitter"}
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -74,3 +75,21 @@ async def test_a_refused_request_ends_with_its_reason_and_the_engine_lives_on(cl
     assert "cannot run" in str(end.error)
     tokens, _ = await collect(client, make_request(1, max_tokens=5))
     assert len(tokens) == 5
+
+
+async def test_deterministic_requests_run_beside_others_and_survive_a_crash() -> None:
+    options = EngineOptions("none", kv_capacity_tokens=4096, max_num_running=8, deterministic="on")
+    engine = EngineClient(options, command=(*CHILD_COMMAND, "--executor", "fake"))
+    await engine.start()
+    try:
+        assert engine.facts.deterministic == "on"
+        lone = [replace(make_request(index, 30), is_deterministic=True, use_cache=False) for index in range(2)]
+        others = [make_request(index, 30) for index in range(2, 8)]
+        results = await asyncio.gather(
+            collect(engine, lone[0], kill_at=10), *[collect(engine, one) for one in [lone[1], *others]]
+        )
+        for request, (tokens, end) in zip([*lone, *others], results, strict=True):
+            assert tokens == expected_tokens(request, vocab_size=VOCAB_SIZE)
+            assert end.reason is FinishReason.LENGTH
+    finally:
+        await engine.close(drain_timeout_s=60)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultrafast.core.events import RequestFinished, RequestPreempted, RequestScheduled, StepFinished, TokenProduced
+from ultrafast.core.events import RequestFinished, RequestPreempted, RequestScheduled, Reserved, StepFinished, TokenProduced
 from ultrafast.core.request import FinishReason, Request, SamplingParams
 from ultrafast.core.step import TokenLogprobs
 from ultrafast.core.tiers import ServiceTier
@@ -41,8 +41,18 @@ params = st.builds(
     grammar=st.none() | st.text(max_size=20),
 )
 requests = st.builds(
-    Request, ids, token_lists, params, st.sampled_from(ServiceTier), seconds, token_lists, cache_salt=ids, use_cache=st.booleans()
+    Request,
+    ids,
+    token_lists,
+    params,
+    st.sampled_from(ServiceTier),
+    seconds,
+    token_lists,
+    cache_salt=ids,
+    use_cache=st.booleans(),
+    is_deterministic=st.booleans(),
 )
+reserved = st.lists(st.builds(Reserved, st.sampled_from(ServiceTier), counts, counts, seconds), max_size=3).map(tuple)
 reports = st.builds(
     StepReport,
     st.lists(st.builds(TokenProduced, ids, tokens, st.none() | logprobs), max_size=3),
@@ -50,7 +60,8 @@ reports = st.builds(
     st.lists(st.builds(RequestPreempted, ids, seconds, st.sampled_from(ServiceTier)), max_size=3),
     st.lists(st.builds(RequestFinished, ids, st.sampled_from(FinishReason), st.sampled_from(ServiceTier), *[counts] * 4, seconds,
                        st.none() | seconds, st.none() | seconds, seconds, counts, st.none() | ids), max_size=3),
-    st.none() | st.builds(StepFinished, counts, *[seconds] * 3, *[counts] * 9),
+    st.none() | st.builds(StepFinished, counts, *[seconds] * 3, *[counts] * 9,
+                          reserved=reserved),
 )  # fmt: skip
 to_engine = st.one_of(
     st.builds(Submit, requests),

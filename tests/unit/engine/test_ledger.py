@@ -73,6 +73,7 @@ def test_a_lost_child_gives_its_requests_back_with_what_they_produced() -> None:
     again = book.ledger.take_unsent()
     assert [request.request_id for request in again] == ["first", "second", "waiting", "newcomer"]
     assert [request.output_tokens for request in again] == [(5,), (), (), ()]
+    assert [request.had_place for request in again] == [True, True, False, False]
     assert book.ledger.num_sent == 4
 
 

@@ -128,6 +128,32 @@ async def test_request_carries_options_defaults_and_arrival(make: Any) -> None:
     assert request.params.max_tokens == 1000 - request.num_prompt_tokens
 
 
+async def test_a_deterministic_call_runs_alone_uncached_and_with_a_fixed_seed(make: Any) -> None:
+    world = make(engine_facts=replace(facts(), deterministic="on"))
+    await collect(world.chat(is_deterministic=True))
+    await collect(world.chat(is_deterministic=True, seed=5))
+    await collect(world.chat())
+    asked, seeded, plain = world.engine.requests
+    assert (asked.is_deterministic, asked.use_cache, asked.may_speculate, asked.params.seed) == (True, False, False, 0)
+    assert seeded.params.seed == 5
+    assert (plain.is_deterministic, plain.use_cache, plain.may_speculate) == (False, True, True)
+
+
+async def test_a_server_can_make_every_call_deterministic(make: Any) -> None:
+    world = make(engine_facts=replace(facts(), deterministic="always"))
+    await collect(world.chat())
+    assert world.engine.requests[0].is_deterministic
+
+
+async def test_a_deterministic_call_is_refused_where_that_is_off(make: Any) -> None:
+    world = make()
+    with pytest.raises(InvalidRequestError) as caught:
+        await collect(world.chat(is_deterministic=True))
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "deterministic")
+    assert caught.value.hint is not None
+    assert world.engine.requests == []
+
+
 async def test_choices_share_prompt_and_differ_in_seed(make: Any) -> None:
     world = make(["Hello user", "other\n", "third"])
     events = await collect(world.chat(num_choices=3, seed=7))

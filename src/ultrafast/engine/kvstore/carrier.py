@@ -63,6 +63,8 @@ class KvCarrier:
             elif isinstance(op, LoadRun):
                 if op.request_id not in failed and not self._load(op):
                     failed[op.request_id] = op.seq_id
+            elif isinstance(op, SaveRun) and op.seq_id in failed.values():  # what it should copy is not there
+                self._results.append(KvMoved(op.run_id, "save", is_ok=False))
             else:
                 self._move(op)
         return tuple(failed)

@@ -19,6 +19,7 @@ from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.batch import Batch
 from ultrafast.engine.llama.grammar import GrammarCompiler, GrammarError
 from ultrafast.engine.llama.kv_state import KvState
+from ultrafast.engine.llama.lone_context import LoneModel
 from ultrafast.engine.llama.model import Model
 from ultrafast.engine.llama.sampler import CandidateArray, SamplingError, SequenceSampler
 from ultrafast.engine.llama.vocab import Vocab
@@ -39,8 +40,10 @@ class LlamaExecutor:
         model, vocab: the loaded model, for warm-up and benchmarks.
     """
 
-    def __init__(self, model: Model, options: EngineOptions, load_s: float) -> None:
+    def __init__(self, model: Model, options: EngineOptions, load_s: float, *, is_lone: bool = False) -> None:
+        """`is_lone`: for one sequence at a time, each of which begins in the first cell of the pool."""
         self.model = model
+        self._is_lone = is_lone
         self._c = model.c
         self.vocab = Vocab.of_model(model.library, model.handle)
         self.batch = Batch(model.sizes.step_tokens)
@@ -73,6 +76,15 @@ class LlamaExecutor:
         self._grammars.matcher('{"grammars": [{"json_schema": {"type": "object"}}]}').forbidden()
         self.facts = replace(self.facts, warmup_s=time.monotonic() - begin_s)
         return samples
+
+    def lone(self, options: EngineOptions, step_tokens: int) -> LlamaExecutor:
+        """Create an executor on the same weights that runs one request at a time; close it before this one.
+
+        Raises:
+            ConfigError: its context does not fit in memory.
+        """
+        model = LoneModel(self.model, options, num_tokens=self.facts.max_request_tokens, step_tokens=step_tokens)
+        return LlamaExecutor(model, options, load_s=0.0, is_lone=True)
 
     def prepare_request(self, request: Request) -> None:
         """The slow part of `begin_request` (compiling a grammar). Any thread; at most once per request, before it is begun."""
@@ -187,6 +199,8 @@ class LlamaExecutor:
         done = self._c.llama_memory_seq_rm(self.model.memory, seq_id, begin, -1)
         assert done, f"cannot trim sequence {seq_id} to {num_tokens} tokens"
         self.lengths[seq_id] = num_tokens
+        if self._is_lone and not any(self.lengths):
+            self._c.llama_memory_clear(self.model.memory, False)  # the search for free cells starts at the first one again
 
     def _copy(self, op: CopyPrefix) -> bool:
         """Share a prefix, then ask the memory whether the destination really holds it; never trust a silent success."""

@@ -87,6 +87,11 @@ class Model:
         self.c.llama_model_desc(self.handle, buffer, 256)
         return bytes(abi.ffi.string(buffer)).decode("utf-8", "replace")
 
+    @property
+    def threadpool(self) -> Any:
+        """The compute threads, for another context that never computes at the same time."""
+        return self._threadpool
+
     def state_bytes(self, seq_id: int) -> int:
         """Size of a sequence's state as it would be saved."""
         return int(self.c.llama_state_seq_get_size_ext(self.context, seq_id, 0))
@@ -183,7 +188,7 @@ def choose_sizes(model: Model, options: EngineOptions) -> ContextSizes:
     has_gpu = bool(model.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
     capacity = options.kv_capacity_tokens or _default_capacity(model, options)
     if not has_gpu:
-        _check_memory(model, options, capacity)
+        check_memory(model, options, capacity)
     step = options.max_step_tokens or (GPU_STEP_TOKENS if has_gpu else CPU_STEP_TOKENS)
     # A recurrent state is allocated for every sequence that may exist, so idle ones are not free there.
     cached = min(options.max_num_cached, options.max_num_running) if model.is_recurrent else options.max_num_cached
@@ -210,8 +215,10 @@ def _default_paused(model: Model, num_running: int, num_cached: int) -> int:
     return max(0, min(wanted, MAX_SEQUENCES - NUM_TEMPORARY_SEQUENCES - num_sequences(num_running, num_cached)))
 
 
-def _check_memory(model: Model, options: EngineOptions, capacity: int) -> None:
-    """Linux grants memory that it does not have and kills somebody later; so the pool is checked before it is asked for.
+def check_memory(model: Model, options: EngineOptions, capacity: int) -> None:
+    """Check that there is memory for a KV pool.
+
+    Linux grants memory that it does not have and kills somebody later; so the pool is checked before it is asked for.
 
     Raises:
         ConfigError: the KV pool is larger than what is free.
