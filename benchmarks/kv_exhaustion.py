@@ -2,8 +2,8 @@
 
 bystanders   eight requests that need twice the pool together, one that needs more than the pool alone, and again four; all but
              the one that can never fit must be served to the end. llama-server gets the same, for comparison
-resuming     three flex requests fill the pool; bursts of ultrafast ones push each out three times on average.
-             Tokens that went through a forward pass, less those that had to, were computed again
+resuming     three flex requests fill the pool; bursts of ultrafast ones push them out, three times each on average. Tokens that
+             went through a forward pass, less those that had to, were computed again
 memory       resident memory of all processes, against what they had after the start plus the host memory that KV may take
 """
 

@@ -87,9 +87,11 @@ def run(options: Options) -> Report:
 
 
 async def _block(kind: str, server: RunningServer, seed: str, window_s: float, samples: Samples) -> None:
-    """All servers get the same ultrafast requests at the same moments."""
+    """All servers get the same ultrafast requests at the same moments, none of them twice."""
     rng = random.Random(seed)
-    moments = [(at_s, for_server(server, _ultra(rng))) for at_s in poisson_times_s(rng, ULTRA_PER_S, window_s, ULTRA_APART_S)]
+    prompts = random.Random(f"{seed}-{kind}")  # ours must not know from the idle block what it is asked in the mixed one
+    times_s = poisson_times_s(rng, ULTRA_PER_S, window_s, ULTRA_APART_S)
+    moments = [(at_s, for_server(server, _ultra(prompts))) for at_s in times_s]
     samples.window_s += window_s
     async with Client(server.url) as client:
         await client.ask(

@@ -326,3 +326,13 @@ def test_prefills_wait_for_the_streams_of_their_own_tier_only_while_they_have_th
     assert _ttft_s(simulation, "next") <= 2.0
     simulation.run()
     simulation.check_all_finished()
+
+
+def test_a_prefill_goes_on_beside_decodes_that_take_longer_than_a_step_should() -> None:
+    simulation = _warmed(max_num_running=12, step_target_s=0.05)
+    simulation.add(*[make_request(f"stream{i}", 20, 200, arrival_s=simulation.clock()) for i in range(8)])
+    simulation.step_until(lambda: all(len(simulation.output[f"stream{i}"]) > 5 for i in range(8)))
+    assert COST.step_s(8, 0) > simulation.limits.step_target_s
+    simulation.add(make_request("next", 60, 2, arrival_s=simulation.clock()))
+    simulation.step_until(lambda: simulation.output["next"])
+    assert _ttft_s(simulation, "next") < 0.5 * DEFAULT_POLICIES[ServiceTier.DEFAULT.rank].ttft_s

@@ -88,7 +88,7 @@ class StepBudget:
             return math.inf
         token_s = self._cost.coefficients[2]
         decode_s = self._predict_s(0, 0)
-        chunk_s = max(self._limits.step_target_s - decode_s, MIN_CHUNK_TOKENS * token_s)
+        chunk_s = max(self._target_s - decode_s, MIN_CHUNK_TOKENS * token_s)
         rest_s = token_s * sum(live.num_remaining for live in prefills)
         needed_s = (rest_s + decode_s * rest_s / chunk_s if chunk_s > 0 else rest_s) * (1 + PREFILL_STRETCH)
         return slack_s if self._now + needed_s < min(live.deadline_s for live in prefills) else math.inf
@@ -107,7 +107,9 @@ class StepBudget:
         target_s = min(self._target_s * (1.0 if is_short else self._idle_stretch), self._limit_s, slack_s)
         within = self._cost.prefill_tokens_within(target_s, self.num_outputs) - self.num_prefill_tokens
         # A small chunk always, unless it would make somebody late: more urgent work waits for nobody.
-        floor = 0 if self.is_limited or slack_s < math.inf else MIN_CHUNK_TOKENS
+        floor = 0 if self.is_limited else MIN_CHUNK_TOKENS
+        if floor and slack_s < math.inf:
+            floor = min(floor, self._cost.prefill_tokens_within(slack_s, self.num_outputs) - self.num_prefill_tokens)
         return min(max(room, 0), max(floor, within))
 
     def add_decodes(self, num_decodes: int) -> None:
