@@ -55,6 +55,12 @@ def all_on_disk(server) -> bool:
     return bool(now) and now["disk"]["num_tokens"] == now["host"]["num_tokens"] > 200
 
 
+def is_found_on_disk(server) -> bool:
+    """The new engine has looked through the files."""
+    now = levels(server)
+    return bool(now) and now["disk"]["num_tokens"] > 200
+
+
 def next_turn(answer: dict) -> list[dict]:
     said = answer["choices"][0]["message"]["content"]
     return [*MESSAGES, {"role": "assistant", "content": said}, {"role": "user", "content": "And on day 4?"}]
@@ -75,6 +81,7 @@ def test_a_killed_engine_and_a_killed_server_leave_the_cache(serve, model_path, 
     engine = server.engine_pid
     os.kill(engine, signal.SIGKILL)
     wait_until(lambda: not is_alive(engine))
+    wait_until(lambda: is_found_on_disk(server))
     second = ask(server, next_turn(first))
     assert num_not_cached(second) < 0.1 * second["usage"]["prompt_tokens"]
     assert b'ultrafast_prefix_cache_hit_tokens_total{level="disk"}' in _get(f"{server.url}/metrics")
@@ -83,6 +90,7 @@ def test_a_killed_engine_and_a_killed_server_leave_the_cache(serve, model_path, 
     os.kill(server.pid, signal.SIGKILL)
     server.wait()
     other = serve(model_path, **settings)
+    wait_until(lambda: is_found_on_disk(other))
     third = ask(other, next_turn(first))
     assert num_not_cached(third) < 0.1 * third["usage"]["prompt_tokens"]
     assert third["choices"][0]["message"]["content"] == second["choices"][0]["message"]["content"]

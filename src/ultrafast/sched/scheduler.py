@@ -182,11 +182,10 @@ class Scheduler:
     def kv_moved(self, results: Sequence[KvMoved], now: float) -> list[Event]:
         """Book transfers between the device, host memory and disk; results may come at any time, in any order."""
         levels = self._state.ledger.levels
-        if levels is None or not results:
-            return []
-        levels.moved(results, now)
-        self._state.take_back(now)
-        self._state.emit(levels.stats())
+        if levels is not None and results:
+            levels.moved(results, now)
+            self._state.take_back(now)
+            self._state.emit(levels.stats())
         return self._state.take_events()
 
     def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]:

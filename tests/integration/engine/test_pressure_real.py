@@ -78,8 +78,8 @@ def test_text_is_that_of_plain_greedy_decoding_whatever_happened(executor: Llama
     engine = _engine(executor, model_path)
     waves = [
         (0, ServiceTier.FLEX, ("copies", "story0")),
-        (14, ServiceTier.DEFAULT, ("story1",)),
-        (24, ServiceTier.ULTRAFAST, ("story2", "story3")),
+        (6, ServiceTier.DEFAULT, ("story1",)),
+        (10, ServiceTier.ULTRAFAST, ("story2", "story3")),
     ]
     num_turns = 0
     while engine.turn() or waves:

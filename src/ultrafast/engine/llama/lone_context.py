@@ -25,6 +25,7 @@ class LoneModel(Model):
         self.handle = base.handle
         self.is_recurrent = base.is_recurrent
         self.sliding_window = base.sliding_window
+        self.has_gpu = base.has_gpu
         check_memory(self, options, num_tokens)
         self.sizes = ContextSizes(num_tokens, step_tokens, num_sequences(1, 0), 0, 0, base.sizes.num_threads)
         self.has_flash_attention = False
