@@ -83,7 +83,7 @@ def test_a_killed_engine_and_a_killed_server_leave_the_cache(serve, model_path, 
     wait_until(lambda: not is_alive(engine))
     wait_until(lambda: is_found_on_disk(server))
     second = ask(server, next_turn(first))
-    assert num_not_cached(second) < 0.1 * second["usage"]["prompt_tokens"]
+    assert num_not_cached(second) < 64  # the short piece at the end may be cheaper to compute
     assert b'ultrafast_prefix_cache_hit_tokens_total{level="disk"}' in _get(f"{server.url}/metrics")
 
     server.is_expected_dead = True
@@ -92,7 +92,7 @@ def test_a_killed_engine_and_a_killed_server_leave_the_cache(serve, model_path, 
     other = serve(model_path, **settings)
     wait_until(lambda: is_found_on_disk(other))
     third = ask(other, next_turn(first))
-    assert num_not_cached(third) < 0.1 * third["usage"]["prompt_tokens"]
+    assert num_not_cached(third) < 64
     assert third["choices"][0]["message"]["content"] == second["choices"][0]["message"]["content"]
 
     post(f"{other.url}/admin/cache/clear", {})

@@ -11,7 +11,14 @@ import select
 import socket
 import threading
 
-from ultrafast.core.events import RequestFinished, RequestPreempted, RequestScheduled, StepFinished, TokenProduced
+from ultrafast.core.events import (
+    KvLevelsChanged,
+    RequestFinished,
+    RequestPreempted,
+    RequestScheduled,
+    StepFinished,
+    TokenProduced,
+)
 from ultrafast.engine.codec import encode_frame
 from ultrafast.engine.messages import FromEngine, StepReport
 
@@ -20,7 +27,10 @@ MAX_TOKENS_PER_FRAME = 4096
 
 
 class MergedReport:
-    """Reports that found the socket full, as one. Of several steps' `stats` the last is kept: their `step` shows the gap."""
+    """Reports that found the socket full, as one.
+
+    Of several steps' `stats` the last is kept (their `step` shows the gap), and of `levels` too.
+    """
 
     def __init__(self) -> None:
         self._tokens: list[TokenProduced] = []
@@ -28,9 +38,10 @@ class MergedReport:
         self._preempted: list[RequestPreempted] = []
         self._finished: list[RequestFinished] = []
         self._stats: StepFinished | None = None
+        self._levels: KvLevelsChanged | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._tokens or self._scheduled or self._preempted or self._finished or self._stats)
+        return bool(self._tokens or self._scheduled or self._preempted or self._finished or self._stats or self._levels)
 
     def add(self, report: StepReport) -> None:
         self._tokens += report.tokens
@@ -38,6 +49,7 @@ class MergedReport:
         self._preempted += report.preempted
         self._finished += report.finished
         self._stats = report.stats or self._stats
+        self._levels = report.levels or self._levels
 
     def take(self) -> StepReport:
         """Return the next report to send. A request's terminal event never goes before its tokens."""
@@ -45,8 +57,8 @@ class MergedReport:
         scheduled, self._scheduled = self._scheduled, []
         if self._tokens:
             return StepReport(tokens=tokens, scheduled=scheduled)
-        report = StepReport(tokens, scheduled, self._preempted, self._finished, self._stats)
-        self._preempted, self._finished, self._stats = [], [], None
+        report = StepReport(tokens, scheduled, self._preempted, self._finished, self._stats, self._levels)
+        self._preempted, self._finished, self._stats, self._levels = [], [], None, None
         return report
 
 

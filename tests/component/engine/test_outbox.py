@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from ultrafast.core.events import RequestFinished, RequestScheduled, StepFinished, TokenProduced
+from ultrafast.core.events import KvLevelsChanged, RequestFinished, RequestScheduled, StepFinished, TokenProduced
 from ultrafast.core.request import FinishReason
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine import outbox as outbox_module
 from ultrafast.engine.codec import client_side_reader
 from ultrafast.engine.messages import FromEngine, Heartbeat, LoadFailed, StepReport
-from ultrafast.engine.outbox import Outbox
+from ultrafast.engine.outbox import MergedReport, Outbox
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -119,3 +119,13 @@ def test_a_peer_that_is_gone_is_no_error(pair: Pair) -> None:
     pair[1].close()
     for index in range(3):
         box.send_report(step(index))
+
+
+def test_what_was_told_of_kv_levels_survives_a_merge() -> None:
+    levels = KvLevelsChanged(1, 2, 3, 4, 5, 6, True, 7, 8, 9, 10, 11, 12)
+    merged = MergedReport()
+    merged.add(StepReport(levels=levels))
+    assert merged
+    merged.add(step(1))
+    assert merged.take().levels == levels
+    assert not merged

@@ -49,6 +49,7 @@ def test_a_hidden_cause_stays_hidden_and_one_that_was_never_raised_has_no_place(
 
 def test_a_warning_of_a_library_has_the_form_of_the_log() -> None:
     log = io.StringIO()
+    logging.captureWarnings(False)  # whoever set up logging before left it on
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         set_up_logging("info", "json", log)
