@@ -22,7 +22,7 @@ from ultrafast.api.options import namespace
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import RequestLogSettings, Settings
 from ultrafast.config.tier_policies import tier_order, tier_policies
-from ultrafast.core.errors import UltrafastError
+from ultrafast.core.errors import ConfigError, UltrafastError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.dashboard.calls import Objectives
 from ultrafast.dashboard.dashboard import Dashboard, Sources
@@ -247,6 +247,12 @@ def _open_request_log(settings: RequestLogSettings, engine: EngineClient, metric
     if settings.path is None:
         return None
     path = Path(settings.path).expanduser()
+    if path.is_dir():
+        raise ConfigError(
+            f"request_log.path = {path} is a folder.",
+            param="request_log.path",
+            hint="Name a file, for example requests.jsonl in it.",
+        )
     names = PrefixNames(make_key(key_path(path)))
     written, lost = (metrics.request_log_lines.labels(outcome) for outcome in ("written", "lost"))
     log = RequestLog(

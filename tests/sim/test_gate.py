@@ -203,3 +203,24 @@ def test_the_order_of_the_tiers_decides_urgency_and_where_a_downgrade_goes() -> 
     served = {event.request_id: event.tier for event in simulation.scheduled}
     assert served == {"default": None, "flex0": None, "flex1": None, "flex2": DEFAULT}
     assert simulation.finished["default"].num_pauses > 0, "flex goes first here"
+
+
+def test_one_of_several_sequences_is_refused_rather_than_moved() -> None:
+    simulation = _simulation(is_downgradable=True, max_num_waiting=0, num_running=1)
+    assert _add(simulation, "running", 20, 50) is None
+    simulation.step()
+    assert _add(simulation, "single") is None, "moved to a tier with room"
+    assert _drop(_add(simulation, "one of two", slo=RequestSlo(is_movable=False))) is DropReason.QUEUE_FULL
+
+
+def test_those_who_wait_for_the_disk_are_in_the_queue_too() -> None:
+    simulation = _simulation(max_num_waiting=2, num_running=1)
+    assert _add(simulation, "running", 20, 50) is None
+    simulation.step()
+    state = simulation.scheduler._state
+    for name in ("a", "b"):
+        assert _add(simulation, name) is None
+        live = state.live[name]
+        state.waiting.pop(live)
+        state.restorer.step_aside(live)
+    assert _drop(_add(simulation, "c")) is DropReason.QUEUE_FULL

@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import signal
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,6 +22,7 @@ from ultrafast.bench.ablate.session import ablate as measure
 from ultrafast.bench.event_loop import run_async
 from ultrafast.bench.wording import duration
 from ultrafast.cli.options import FLAGS, load_from_options, settings_options
+from ultrafast.cli.out_file import OutFile
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.config.reference import effective
 from ultrafast.core.errors import ConfigError
@@ -66,7 +66,7 @@ _NUM_CLIENTS, _NUM_QUICK_CLIENTS = 16, 4
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Same seed, same texts; a new one each time by default.")
 @click.option("--dry-run", is_flag=True, help="Show the plan; start nothing.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page with the plot.")
+@click.option("--html", type=OutFile(), metavar="FILE", help="Write a page with the plot.")
 @settings_options
 def ablate(**options: Any) -> int:
     """Measure what each optimisation saves by itself and together, against a naive pipeline, on this machine.

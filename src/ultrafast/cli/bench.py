@@ -23,6 +23,7 @@ from ultrafast.bench.target import Target
 from ultrafast.bench.workload import planned_duration_s
 from ultrafast.cli.bench_options import bench_options, spec_from_options, sweep
 from ultrafast.cli.bench_view import describe_plan, measure_with_view
+from ultrafast.cli.out_file import OutFile
 from ultrafast.core.errors import ConfigError
 
 Measured = list[tuple[Run, Summary]]
@@ -44,7 +45,7 @@ _SHOWN = "ttft,ttft_service,tpot,itl,gap,jitter,e2e,dispatch_lag"
     "--format", "output", type=click.Choice(["table", "json", "vllm"]), default="table", show_default=True, help="Of stdout."
 )
 @click.option("--json", "is_json", is_flag=True, help="Same as --format json.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a report with plots.")
+@click.option("--html", type=OutFile(), metavar="FILE", help="Write a report with plots.")
 @click.option("--save-result", is_flag=True, help="Save every request as JSON Lines, for `gate`, `compare` and --trace.")
 @click.option(
     "--result-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Where to; implies --save-result."

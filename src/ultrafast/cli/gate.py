@@ -29,6 +29,7 @@ from ultrafast.bench.session import BenchSpec
 from ultrafast.cli.bench_options import bench_options, spec_from_options
 from ultrafast.cli.bench_view import measure_with_view
 from ultrafast.cli.errors import report as report_error
+from ultrafast.cli.out_file import OutFile
 from ultrafast.cli.verdict_command import VerdictCommand
 from ultrafast.core.errors import UltrafastError
 
@@ -54,9 +55,9 @@ _TTFT_FLAGS = {"target_p50": "p50", "target_p95": "p95", "target_p99": "p99"}
 @click.option("--inconclusive", type=click.Choice(["fail", "warn"]), default="fail", show_default=True, help="warn: exit with 0.")
 @click.option("--accept", multiple=True, metavar="CODE", help="Judge in spite of this pre-check; repeatable.")
 @click.option("--no-early-stop", is_flag=True, help="Send all --num-prompts requests, even when the verdict is certain.")
-@click.option("--junit", type=_PATH, metavar="FILE", help="Write JUnit XML for a CI system.")
+@click.option("--junit", type=OutFile(), metavar="FILE", help="Write JUnit XML for a CI system.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--result-file", type=_PATH, metavar="FILE", help="Save every request of a live run as JSON Lines.")
+@click.option("--result-file", type=OutFile(), metavar="FILE", help="Save every request of a live run as JSON Lines.")
 @bench_options
 @click.pass_context
 def gate(context: click.Context, /, **options: Any) -> int:

@@ -13,11 +13,11 @@ from ultrafast.api.server import run
 from ultrafast.cli.listen import url_of, warn_if_open
 from ultrafast.cli.loading import LoadingDisplay
 from ultrafast.cli.options import load_from_options, settings_options
-from ultrafast.cli.settle import settle
 from ultrafast.cli.text_files import read_text_file
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.config.settings import Settings
 from ultrafast.engine.options import EngineFacts
+from ultrafast.engine.settle import settle
 from ultrafast.models.resolve import resolve_model
 from ultrafast.observe.logs import set_up_logging
 from ultrafast.wiring import Callbacks, Inputs, build

@@ -33,6 +33,7 @@ from ultrafast.bench.simulate.whatif import Setup, Variants, simulate_all
 from ultrafast.bench.tier_mix import assign_tiers, parse_tier_mix
 from ultrafast.bench.traces import read_trace, scale
 from ultrafast.cli.http_client import ServerClient
+from ultrafast.cli.out_file import OutFile
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.config.load import Given, load_settings
 from ultrafast.config.settings import Settings
@@ -60,7 +61,7 @@ Load = tuple[str, Callable[[], Iterable[SimRequest]]]
 @click.option("--engine", type=_PATH, metavar="FILE", help="Cost and limits from a file of --save-engine.")
 @click.option("--fit", metavar="URL", help="Cost and limits from a running server of ours.")
 @click.option("--api-key-file", type=_PATH, metavar="FILE", help="File with its key; or set ULTRAFAST_API_KEY.")
-@click.option("--save-engine", type=_PATH, metavar="FILE", help="Save what --fit found.")
+@click.option("--save-engine", type=OutFile(), metavar="FILE", help="Save what --fit found.")
 @click.option("--config", "config_file", type=_PATH, metavar="FILE", help="Settings file: tiers and limits.")
 @click.option("--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Set any setting; repeatable.")
 @click.option("--replicas", default="1", show_default=True, metavar="N[,N...]", help="Engines behind a router.")

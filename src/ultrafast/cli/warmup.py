@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from ultrafast.bench.wording import duration
+from ultrafast.cli.out_file import OutFile
 from ultrafast.core.errors import ConfigError
 from ultrafast.engine.warmup_plan import WarmupPlan
 from ultrafast.observe.request_log.key import key_path, read_key
@@ -22,7 +23,7 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.option("--from-log", "log", type=_PATH, required=True, metavar="FILE", help="Request log; its older files are read, too.")
-@click.option("--out", type=_PATH, metavar="FILE", help="Write the plan here, for engine.warmup_plan; else only show it.")
+@click.option("--out", type=OutFile(), metavar="FILE", help="Write the plan here, for engine.warmup_plan; else only show it.")
 @click.option("--key-file", type=_PATH, metavar="FILE", help="Key of the names in the log; beside the log by default.")
 @click.option("--min-uses", type=click.IntRange(min=2), default=3, show_default=True, metavar="N", help="Of a prefix.")
 @click.option(

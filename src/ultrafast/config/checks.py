@@ -30,6 +30,12 @@ def check_consistency(settings: Settings, origins: Mapping[str, str]) -> None:
     _check_not_above(
         "engine.max_step_tokens", engine.max_step_tokens, "engine.kv_capacity_tokens", engine.kv_capacity_tokens, origins
     )
+    if engine.kv_disk_bytes and not engine.kv_host_bytes:
+        what = "KV goes to the disk by way of host memory, which is switched off"
+        raise _conflict("engine.kv_disk_bytes", "engine.kv_host_bytes", what, origins)
+    if engine.kv_disk_bytes and not engine.enable_prefix_cache:
+        what = "without reuse of KV nothing is kept on disk"
+        raise _conflict("engine.kv_disk_bytes", "engine.enable_prefix_cache", what, origins)
     max_tokens = settings.sampling.max_tokens or 0
     _check_not_above("sampling.max_tokens", max_tokens, "engine.max_request_tokens", engine.max_request_tokens, origins)
     num_sequences = engine.max_num_running + engine.max_num_paused + engine.max_num_cached

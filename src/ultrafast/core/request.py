@@ -94,6 +94,7 @@ class RequestSlo:
         is_strict: refuse rather than serve too late or in another tier.
         queue_ttl_s: longest wait for a place, seconds; can only shorten the tier's.
         is_retry: the client was refused before and comes back.
+        is_movable: False = it runs in its own tier or not at all: a call of several sequences is served in one tier.
     """
 
     ttft_s: float | None = None
@@ -101,6 +102,7 @@ class RequestSlo:
     is_strict: bool = False
     queue_ttl_s: float | None = None
     is_retry: bool = False
+    is_movable: bool = True
 
 
 TIER_SLO = RequestSlo()

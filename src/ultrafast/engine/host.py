@@ -10,7 +10,6 @@ Knows nothing of libllama: what runs is handed in by `child`.
 from __future__ import annotations
 
 import faulthandler
-import gc
 import logging
 import os
 import queue
@@ -39,6 +38,7 @@ from ultrafast.engine.messages import (
 )
 from ultrafast.engine.options import EngineFacts
 from ultrafast.engine.outbox import Outbox
+from ultrafast.engine.settle import settle
 from ultrafast.engine.tether import tether_to_parent
 
 _log = logging.getLogger("ultrafast.engine")
@@ -98,8 +98,7 @@ def serve(sock: socket.socket, assemble: Assemble) -> int:
             LoadFailed(error.message, error.hint, error.code, error.param, isinstance(error, ConfigError)), _LAST_WORDS_TIMEOUT_S
         )
         return EXIT_LOAD_FAILED
-    gc.collect()
-    gc.freeze()  # the model's tables live as long as the process: no later collection has to walk them
+    settle()
     loop = EngineLoop(parts.scheduler, parts.executor, time.monotonic, outbox.send_report, parts.disk)
     commands.deliver_to(loop.post)
     heart.watch(loop)

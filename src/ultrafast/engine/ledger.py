@@ -138,7 +138,7 @@ class Ledger:
         for event in events:
             live = self._live.get(event.request_id)
             if live is not None:
-                seen.append(live.checked(event))
+                seen.append(live.checked(event) if not live.stream.is_stopped else live.stopped(event))
                 self._remove(live, seen[-1])
         return seen
 

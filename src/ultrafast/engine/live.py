@@ -95,6 +95,11 @@ class LiveRequest:
             first_token_s=self.first_token_s if self.first_token_s is not None else event.first_token_s,
         )
 
+    def stopped(self, event: RequestFinished) -> RequestFinished:
+        """The same for one whose reader had all that it wanted and asked for its end."""
+        checked = self.checked(event)
+        return dataclasses.replace(checked, reason=FinishReason.STOP) if checked.reason is FinishReason.ABORT else checked
+
     def finished_here(self, reason: FinishReason, at_s: float, error: str | None = None) -> RequestFinished:
         """Return a terminal event for a request that no child will finish."""
         return RequestFinished(

@@ -21,11 +21,12 @@ class EngineStream:
     safe; two readers at once are not.
 
     Attributes:
+        is_stopped: the reader has all that it wants (a stop string was found): the end that follows is no abort.
         shortcut: shown an event that comes while the reader waits and nothing is queued; True = it has dealt with it, and the
             reader sleeps on. What it raises ends the reader's iteration.
     """
 
-    __slots__ = ("_error", "_events", "_is_over", "_on_abort", "_waiter", "request_id", "shortcut")
+    __slots__ = ("_error", "_events", "_is_over", "_on_abort", "_waiter", "is_stopped", "request_id", "shortcut")
 
     def __init__(self, request_id: str, on_abort: Callable[[str], None]) -> None:
         self.request_id = request_id
@@ -34,6 +35,7 @@ class EngineStream:
         self._waiter: asyncio.Future[None] | None = None
         self._is_over = False
         self._error: Exception | None = None
+        self.is_stopped = False
         self.shortcut: Callable[[Event], bool] | None = None
 
     def __aiter__(self) -> Self:
@@ -80,6 +82,11 @@ class EngineStream:
         """Ask for the end of the request; its `RequestFinished` still comes. Does nothing when it has ended."""
         if not self._is_over:
             self._on_abort(self.request_id)
+
+    def stop(self) -> None:
+        """The answer is complete, whatever the engine would still make of it; its `RequestFinished` says STOP."""
+        self.is_stopped = True
+        self.abort()
 
     async def aclose(self) -> None:
         """Same as `abort`: there is nothing to wait for."""

@@ -60,7 +60,7 @@ class Gate:
         if live.request.is_admitted:
             return Verdict(tier)
         full = self._why_full(live, tier, now)
-        if not slo.is_strict and not policy.is_downgradable:
+        if not slo.is_strict and not (policy.is_downgradable and slo.is_movable):
             return self._refuse(live, full, now) if full else Verdict(tier)
         late = self._why_late(live, tier, live.ttft_s, now)
         if slo.is_strict:
@@ -94,7 +94,7 @@ class Gate:
             num_left = max(limit - state.drain.num_promised(rank, limit, now), -(-limit // _NEWCOMER_SHARE))
             limit, token_limit = num_left, -(-token_limit * num_left // limit)
         num_free = max(0, state.limits.max_num_running - len(state.running))
-        if state.waiting.num_of(rank) >= limit + num_free:
+        if state.num_queued(rank) >= limit + num_free:
             return DropReason.QUEUE_FULL
         num_tokens = state.waiting.num_tokens_of(rank)
         # A prompt that is larger than the bound alone must not be refused for ever.

@@ -59,6 +59,10 @@ class Restorer:
         """Requests that wait for nothing but the disk."""
         return len(self._aside)
 
+    def num_aside_of(self, rank: int) -> int:
+        """Those of one tier."""
+        return sum(live.rank == rank for live in self._aside)
+
     def is_loading(self, live: LiveRequest) -> bool:
         """Its sequence is not complete yet; nothing can be computed for it."""
         return live in self._loads

@@ -35,6 +35,10 @@ class Followers:
     def __len__(self) -> int:
         return len(self._leader_of)
 
+    def num_of(self, rank: int) -> int:
+        """Parked requests of one tier. O(parked)."""
+        return sum(live.rank == rank for live in self._leader_of)
+
     def num_at_least_as_urgent(self, rank: int) -> int:
         """Parked requests that hold a place before one of this rank. O(parked)."""
         return sum(live.rank <= rank for live in self._leader_of)

@@ -96,6 +96,10 @@ class SchedulerState:
     def num_holders(self) -> int:
         return len(self.running) + len(self.paused)
 
+    def num_queued(self, rank: int) -> int:
+        """Requests of one tier without a place: those that wait for a prefix or for the disk, too."""
+        return self.waiting.num_of(rank) + self.followers.num_of(rank) + self.restorer.num_aside_of(rank)
+
     @property
     def num_waiting(self) -> list[int]:
         """Queued requests, by rank."""

@@ -75,6 +75,7 @@ class Generation:
         self._choices = [ChoiceStream(index, call.output) for index in range(self.num_open)]
         self._is_done = [False] * self.num_open
         self._is_started = False
+        self._streams: list[EngineStream] = []
         lengths = [len(prompt) for prompt in call.prompts]
         self._tier = call.tier
         self._tier_reason = call.tier_reason
@@ -95,6 +96,7 @@ class Generation:
                 stream.abort()
             raise
         self._claim.watch(streams)
+        self._streams = streams
         # The events of several streams meet in one queue, which nothing may overtake.
         if self._lane is not None and len(streams) == 1 and self._choices[0].is_plain:
             streams[0].shortcut = self._take_short
@@ -102,6 +104,8 @@ class Generation:
 
     def _requests(self) -> Iterator[Request]:
         call = self._call
+        # Of several sequences each could be moved to another tier, and the answer names one.
+        slo = call.slo if self.num_open == 1 else replace(call.slo, is_movable=False)
         for prompt, params in zip(call.prompts, call.params, strict=True):
             for choice in range(call.num_choices):
                 yield Request(
@@ -113,7 +117,7 @@ class Generation:
                     arrival_s=call.arrival_s,
                     cache_salt=call.cache_salt,
                     use_cache=call.is_cached and not call.is_deterministic,
-                    slo=call.slo,
+                    slo=slo,
                     may_speculate=call.may_speculate and not call.is_deterministic,
                     is_deterministic=call.is_deterministic,
                 )
@@ -199,6 +203,8 @@ class Generation:
             events.append(delta)
         if finished is not None or choice.is_stopped:
             self._is_done[choice.index] = True
+            if finished is None:
+                self._streams[choice.index].stop()
             self.num_open -= 1
             events.append(ChoiceFinished(choice.index, _finish_reason(choice, finished), choice.stop_match))
         return events

@@ -55,6 +55,10 @@ class EngineStream(Protocol):
 
     def __aiter__(self) -> AsyncIterator[tuple[Event, ...]]: ...
 
+    def stop(self) -> None:
+        """End the request because its answer is complete; otherwise as `abort`."""
+        ...
+
     def abort(self) -> None:
         """End the request. Synchronous and idempotent; does nothing once it has finished."""
         ...

@@ -60,3 +60,10 @@ def test_files_with_other_pieces_are_refused(log, capsys):
     write(log, 1.0, head=LogHead(block_tokens=64))
     assert main(["warmup", "--from-log", str(log)]) == 2
     assert "different lengths" in capsys.readouterr().err
+
+
+def test_where_the_plan_cannot_go_is_said_first(tmp_path, capsys):
+    assert main(["warmup", "--from-log", str(tmp_path / "log"), "--out", str(tmp_path / "none" / "plan.json")]) == 2
+    error = capsys.readouterr().err
+    assert "there is no folder" in error
+    assert "hint:" in error

@@ -122,6 +122,8 @@ def test_a_wrong_variable_names_itself():
     "values",
     [
         {"engine.kv_type_v": "q8_0", "engine.flash_attention": "false"},
+        {"engine.kv_disk_bytes": "1000000", "engine.kv_host_bytes": "0"},
+        {"engine.kv_disk_bytes": "1000000", "engine.enable_prefix_cache": "false"},
         {"engine.max_request_tokens": "4096", "engine.kv_capacity_tokens": "2048"},
         {"engine.max_step_tokens": "4096", "engine.kv_capacity_tokens": "2048"},
         {"engine.max_num_running": "200", "engine.max_num_cached": "55"},

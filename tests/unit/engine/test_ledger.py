@@ -122,6 +122,20 @@ def test_an_aborted_request_is_not_sent_again() -> None:
     assert len(book.ledger) == 0
 
 
+def test_one_whose_reader_had_all_that_it_wanted_did_not_abort() -> None:
+    told: list[FinishReason] = []
+    for is_stopped in (True, False):
+        ledger = Ledger(ManualClock(100.0), max_request_crashes=3)
+        request = make_request("a")
+        stream = EngineStream("a", lambda name, ledger=ledger: ledger.mark_aborted(name))  # type: ignore[misc]
+        ledger.add(request, stream)
+        ledger.take_unsent()
+        stream.stop() if is_stopped else stream.abort()
+        report = ledger.apply(StepReport(finished=[finished(request, 0, FinishReason.ABORT)]))
+        told.append(report.finished[0].reason)
+    assert told == [FinishReason.STOP, FinishReason.ABORT]
+
+
 def test_a_request_whose_last_token_arrived_is_complete() -> None:
     book = Book()
     book.add(make_request("a", max_tokens=2))

@@ -84,6 +84,7 @@ class ScriptedStream:
         self.request = request
         self.shortcut: Callable[[Event], bool] | None = None
         self.is_aborted = False
+        self.is_stopped = False
         self._batches = batches
         self._hangs = hangs
 
@@ -93,6 +94,10 @@ class ScriptedStream:
             yield batch
         if self._hangs:
             await asyncio.Event().wait()
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        self.abort()
 
     def abort(self) -> None:
         self.is_aborted = True

@@ -154,6 +154,19 @@ async def test_a_deterministic_call_is_refused_where_that_is_off(make: Any) -> N
     assert world.engine.requests == []
 
 
+async def test_only_a_call_of_one_sequence_may_be_moved_to_another_tier(make: Any) -> None:
+    world = make(["one", "two", "three"])
+    await collect(world.chat())
+    await collect(world.chat(num_choices=2))
+    assert [request.slo.is_movable for request in world.engine.requests] == [True, False, False]
+
+
+async def test_a_stop_string_ends_the_stream_as_complete(make: Any) -> None:
+    world = make("Hello ## more")
+    await collect(world.chat(stop=("##",)))
+    assert world.engine.streams[0].is_stopped
+
+
 async def test_choices_share_prompt_and_differ_in_seed(make: Any) -> None:
     world = make(["Hello user", "other\n", "third"])
     events = await collect(world.chat(num_choices=3, seed=7))

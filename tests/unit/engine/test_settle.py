@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ultrafast.cli.settle import HUGE_PAGE_BYTES, heap_areas
+from ultrafast.engine.settle import HUGE_PAGE_BYTES, heap_areas
 
 MAPS = """\
 00400000-00a00000 r-xp 00000000 fe:00 1 /usr/bin/python3

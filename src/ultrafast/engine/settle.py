@@ -1,8 +1,9 @@
-"""Makes a loaded API process cheap to wake up: no collections of what stays for ever, and a heap on huge pages.
+"""Makes a loaded process cheap to run: no collections of what stays for ever, and its memory on huge pages.
 
 While the engine computes, its threads sweep the weights through every cache and through the TLBs. What the API process does for
 a token then runs cold, and page walks seem to be a good part of it: beside such an engine, the heap on 2 MiB pages instead of
-4 KiB ones took about a fifth off the CPU time of a token.
+4 KiB ones took about a fifth off the CPU time of a token. In the engine process, where the KV pool is part of that memory, a step
+of one sequence took 2 to 3 % less.
 """
 
 from __future__ import annotations
