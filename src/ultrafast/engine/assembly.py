@@ -71,8 +71,8 @@ def _put_together(
         if not sample.num_prefill_tokens:
             scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
     scheduler.observe_draft_passes(draft_passes)
-    if levels.disk is not None:
-        found = levels.disk.scan()
+    if levels.limits is not None:
+        found = levels.disk.scan() if levels.disk is not None else []
         scheduler.adopt(found, time.monotonic())
         if options.warmup_plan is not None:
             restore_prefixes(scheduler, found, Path(options.warmup_plan), time.monotonic())

@@ -85,6 +85,7 @@ def restore(tmp_path, made, found, wanted):
 
 
 def test_the_prefixes_of_a_plan_are_read_from_disk(tmp_path, caplog):
+    caplog.set_level("INFO")
     found = runs_of(STORY)
     made = scheduler(found)
     reads = restore(tmp_path, made, found, [prefix(STORY, 2), prefix(OTHER, 1)])

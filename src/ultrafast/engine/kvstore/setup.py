@@ -60,5 +60,10 @@ def _open_disk(options: EngineOptions, key: bytes) -> DiskStore | None:
 
 
 def say(line: str) -> None:
-    """One line for people, in the log."""
+    """One line for people, in the log: something is not as they want it."""
     _log.warning("%s", line)
+
+
+def tell(line: str) -> None:
+    """One line of what went well."""
+    _log.info("%s", line)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ultrafast.core.errors import ConfigError
-from ultrafast.engine.kvstore.setup import say
+from ultrafast.engine.kvstore.setup import say, tell
 from ultrafast.engine.warmup_plan import WarmPrefix, read_warmup_plan
 from ultrafast.kv.levels import FoundRun
 from ultrafast.kv.names import KEY_BYTES, PrefixNames
@@ -30,7 +30,7 @@ def restore_prefixes(scheduler: Scheduler, found: Sequence[FoundRun], plan_path:
         return
     digests, num_found = wanted_digests(found, plan.prefixes, names)
     num_tokens = scheduler.warm(digests, now)
-    say(f"warm-up plan: {num_found} of {len(plan.prefixes)} prefixes are on disk; {num_tokens} tokens are read into memory")
+    tell(f"warm-up plan: {num_found} of {len(plan.prefixes)} prefixes are on disk; {num_tokens} tokens are read into memory")
 
 
 def wanted_digests(found: Sequence[FoundRun], prefixes: Sequence[WarmPrefix], names: PrefixNames) -> tuple[list[bytes], int]:
