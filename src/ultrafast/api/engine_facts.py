@@ -10,29 +10,9 @@ from collections.abc import Callable
 import msgspec
 
 from ultrafast.api.exchange import Exchange
+from ultrafast.engine.description import EngineDescription
 from ultrafast.engine.messages import StepReport
 from ultrafast.engine.options import EngineFacts
-
-
-class EngineView(msgspec.Struct, kw_only=True):
-    """One engine. A step takes `base_s + output_s * outputs + token_s * prefill tokens`; zeros before it has run any.
-
-    `num_steps`: steps since the server started; the cost is that of the latest ones.
-    """
-
-    model: str
-    kv_capacity_tokens: int
-    max_request_tokens: int
-    max_step_tokens: int
-    max_num_running: int
-    max_num_paused: int
-    max_num_cached: int
-    max_cached_tokens: int
-    step_target_s: float
-    base_s: float
-    output_s: float
-    token_s: float
-    num_steps: int
 
 
 class EngineAdmin:
@@ -61,7 +41,7 @@ class EngineAdmin:
         """Answer `GET /admin/engine`."""
         facts = self._facts()
         base_s, output_s, token_s = self._cost_s
-        view = EngineView(
+        view = EngineDescription(
             model=self._model,
             kv_capacity_tokens=facts.kv_capacity_tokens,
             max_request_tokens=facts.max_request_tokens,

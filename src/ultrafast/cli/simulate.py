@@ -17,7 +17,6 @@ from rich.console import Console
 from ultrafast import __version__
 from ultrafast.bench.simulate.engine_spec import (
     BUNDLED_COST,
-    EngineFile,
     EngineSpec,
     decode_engine,
     make_limits,
@@ -39,6 +38,7 @@ from ultrafast.config.load import Given, load_settings
 from ultrafast.config.settings import Settings
 from ultrafast.config.tier_policies import tier_order, tier_policies
 from ultrafast.core.errors import ConfigError
+from ultrafast.engine.description import EngineDescription
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
 _DEFAULT_CLASSES = ("ultrafast=0.5:lognormal:128,0.6,1024/lognormal:64,0.6,512", "flex=0.5:lognormal:1024,0.6,8192/256")
@@ -137,7 +137,7 @@ def _unordered_engine(options: dict[str, Any], settings: Settings) -> EngineSpec
     return EngineSpec(limits, BUNDLED_COST, "assumed: about the bundled model on two cores. Give --cost, --engine or --fit")
 
 
-def _ask(options: dict[str, Any]) -> EngineFile:
+def _ask(options: dict[str, Any]) -> EngineDescription:
     keys = read_api_keys(str(options["api_key_file"]) if options["api_key_file"] else None, os.environ)
     answer = ServerClient(options["fit"], keys[0][1] if keys else None).get("/admin/engine")
     return decode_engine(msgspec.json.encode(answer), options["fit"])

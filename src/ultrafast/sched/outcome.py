@@ -141,7 +141,7 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_decode_sequences=num_decodes,
         num_prefill_sequences=len(work) - num_decodes,
         num_running=len(state.running),
-        num_waiting=len(state.waiting) + len(state.followers) + state.restorer.num_aside,
+        num_waiting=state.num_unplaced,
         num_kv_tokens_running=usage.num_running_tokens,
         num_kv_tokens_cached=usage.num_cached_tokens,
         num_kv_tokens_free=usage.num_free_tokens,

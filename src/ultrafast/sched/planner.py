@@ -84,18 +84,16 @@ class Planner:
             is_prefill_turn = budget.is_limited and next_turn is not None and not next_turn.is_decoding
             chosen = [] if is_prefill_turn else self._decodes(self._choose(decodes, owed, budget), budget, now)
             prefills = [live for live in prefills if live.sequence is not None]
-            worked = {item.request_id for item in chosen}
-            slack_s = budget.slack_s([live for live in decodes if live.request_id in worked], prefills) if prefills else inf
+            slack_s = budget.slack_s(self._lives(chosen), prefills) if prefills else inf
             chunks = self._prefills(prefills, owed, num_decodes_left, budget, now, slack_s)
             if is_prefill_turn and not chunks:
                 chosen = self._decodes(self._choose(decodes, owed, budget), budget, now)
             work += chosen + chunks
-            worked = {item.request_id for item in chosen}
-            budget.close_rank(
-                [live for live in decodes if live.request_id in worked],
-                [self._state.live[item.request_id] for item in chunks],
-            )
+            budget.close_rank(self._lives(chosen), self._lives(chunks))
         return work
+
+    def _lives(self, work: list[SequenceWork]) -> list[LiveRequest]:
+        return [self._state.live[item.request_id] for item in work]
 
     def _choose(self, decodes: list[LiveRequest], owed: LiveRequest | None, budget: StepBudget) -> list[LiveRequest]:
         """Who decodes: all that fit, in turns, and the one that is owed a step."""

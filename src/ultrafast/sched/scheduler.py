@@ -67,7 +67,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Requests without a sequence: queued, preempted, or waiting for a prefix that another computes."""
-        return len(self._state.waiting) + len(self._state.followers) + self._state.restorer.num_aside
+        return self._state.num_unplaced
 
     @property
     def is_waiting_for_kv(self) -> bool:

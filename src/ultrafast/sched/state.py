@@ -96,6 +96,11 @@ class SchedulerState:
     def num_holders(self) -> int:
         return len(self.running) + len(self.paused)
 
+    @property
+    def num_unplaced(self) -> int:
+        """Requests of all tiers without a place, counted as `num_queued` does."""
+        return len(self.waiting) + len(self.followers) + self.restorer.num_aside
+
     def num_queued(self, rank: int) -> int:
         """Requests of one tier without a place: those that wait for a prefix or for the disk, too."""
         return self.waiting.num_of(rank) + self.followers.num_of(rank) + self.restorer.num_aside_of(rank)

@@ -15,6 +15,7 @@ import msgspec
 
 from ultrafast.core.errors import ConfigError
 from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
+from ultrafast.engine.description import EngineDescription
 from ultrafast.engine.options import DEFAULT_STEP_TARGET_S
 from ultrafast.sched.limits import SchedulerLimits
 
@@ -112,25 +113,7 @@ def _bad_cost(text: str) -> ConfigError:
     return ConfigError(f"{text!r} is no cost of a step.", hint="Write base=2,output=7,token=5.5 (milliseconds).")
 
 
-class EngineFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """An engine as JSON: what `GET /admin/engine` answers and `--engine` reads. Times in seconds."""
-
-    kv_capacity_tokens: int
-    max_request_tokens: int
-    max_step_tokens: int
-    max_num_running: int
-    max_num_paused: int
-    max_num_cached: int
-    max_cached_tokens: int
-    step_target_s: float
-    base_s: float
-    output_s: float
-    token_s: float
-    num_steps: int
-    model: str = ""
-
-
-def read_engine_file(path: Path) -> EngineFile:
+def read_engine_file(path: Path) -> EngineDescription:
     """Read a description.
 
     Raises:
@@ -142,14 +125,14 @@ def read_engine_file(path: Path) -> EngineFile:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
 
 
-def decode_engine(data: bytes, origin: str) -> EngineFile:
+def decode_engine(data: bytes, origin: str) -> EngineDescription:
     """Read a description from bytes.
 
     Raises:
         ConfigError: not one; or one of an engine that has not run enough steps to know what they cost.
     """
     try:
-        described = msgspec.json.decode(data, type=EngineFile)
+        described = msgspec.json.decode(data, type=EngineDescription)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{origin} does not describe an engine: {error}.") from error
     if described.base_s + described.output_s + described.token_s <= 0:
@@ -159,7 +142,7 @@ def decode_engine(data: bytes, origin: str) -> EngineFile:
     return described
 
 
-def spec_of(described: EngineFile, tiers: tuple[TierPolicy, ...], origin: str, noise: float = 0.0) -> EngineSpec:
+def spec_of(described: EngineDescription, tiers: tuple[TierPolicy, ...], origin: str, noise: float = 0.0) -> EngineSpec:
     """The engine that a description is of."""
     limits = make_limits(
         kv_tokens=described.kv_capacity_tokens,
