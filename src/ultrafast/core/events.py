@@ -161,6 +161,7 @@ class KvLevelsChanged:
     """KV outside the device: how much is where, and how often a run was moved since the engine started.
 
     Attributes:
+        num_host_tokens, num_disk_tokens: of runs that are there as a whole. Bytes are charged before a run arrives.
         num_saved, num_loaded: device -> host memory, and back. num_written, num_read: host memory -> disk, and back.
         num_evicted_host, num_evicted_disk: runs that left a level for want of room.
         is_disk_on: False when the disk level is off, by configuration or after a failure.
