@@ -68,7 +68,9 @@ class Planner:
         return state.drafting.extend(work, state.live, self._ledger.num_free, now, may_guess=may_guess)
 
     def _fill_step(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> list[SequenceWork]:
-        budget = StepBudget(self._state.cost, self._limits, now, is_alone=len(self._state.live) == 1)
+        state = self._state
+        may_be_long = state.interruptions.are_affordable
+        budget = StepBudget(state.cost, self._limits, now, is_alone=len(state.live) == 1, may_be_long=may_be_long)
         groups = _by_urgency(eligible)
         num_decodes_left = sum(len(decodes) for decodes, _ in groups.values())
         work: list[SequenceWork] = []
