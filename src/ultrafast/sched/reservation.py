@@ -66,7 +66,7 @@ class Reservations:
         tier.at_s = now
         if not tier.is_measured:
             num_output = min(live.request.params.max_tokens, self._limits.reserve_tokens)
-            tier.num_prompt, tier.num_output = float(len(live.tokens)), float(num_output)
+            tier.num_prompt, tier.num_output = float(live.num_tokens), float(num_output)
 
     def finished(self, live: LiveRequest) -> None:
         """A request was served to its end: what it took is what its tier's next ones are thought to take."""

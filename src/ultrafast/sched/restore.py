@@ -63,9 +63,9 @@ class Restorer:
         """Those of one tier."""
         return sum(live.rank == rank for live in self._aside)
 
-    def is_loading(self, live: LiveRequest) -> bool:
-        """Its sequence is not complete yet; nothing can be computed for it."""
-        return live in self._loads
+    def without_loading(self, lives: list[LiveRequest]) -> list[LiveRequest]:
+        """Those whose sequence is complete. The very list where nobody's is being loaded."""
+        return [live for live in lives if live not in self._loads] if self._loads else lives
 
     def reach(self, live: LiveRequest, num_matched: int, now: float) -> int:
         """Leading tokens that need not be computed when the device has `num_matched` of them; nothing is fetched yet."""

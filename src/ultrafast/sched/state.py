@@ -40,6 +40,8 @@ class SchedulerState:
     """Requests by state, the KV ledger, what was learnt, and events not yet handed out.
 
     Attributes:
+        num_holding: requests that hold a sequence, running or paused, by rank.
+        num_preempted: preemptions since the start.
         num_started: requests that got their first place since the last step was booked, by rank.
         last_step_s: how long the last step took.
     """
@@ -70,6 +72,8 @@ class SchedulerState:
         self.shares = Shares(limits.tiers)
         self.drain = Drain(len(limits.tiers))
         self.deadlines = QueueDeadlines()
+        self.num_holding = [0] * len(limits.tiers)
+        self.num_preempted = 0
         self.num_started = [0] * len(limits.tiers)
         self.last_step_s = 0.0
         self.drafting = Drafting(limits)
@@ -124,6 +128,7 @@ class SchedulerState:
             live.scheduled_s = now
             self.num_started[live.rank] += 1
         self.running.append(live)
+        self.num_holding[live.rank] += 1
         tier = live.tier if live.downgrade_reason else None
         self.emit(RequestScheduled(live.request_id, now, num_cached, tier, live.downgrade_reason))
 
@@ -192,6 +197,7 @@ class SchedulerState:
         live.sequence = None
         live.num_computed = 0
         live.num_preemptions += 1
+        self.num_preempted += 1
         live.state = RequestState.PREEMPTED
         self.waiting.push(live)
         self.emit(RequestPreempted(live.request_id, now, live.tier))
@@ -220,12 +226,13 @@ class SchedulerState:
             else:
                 self.ledger.free(live.sequence)
             live.sequence = None
+        event = live.finished_event(reason, now, error, drop_reason, retry_after_s if drop_reason else None)
         live.state = RequestState.FINISHED
         del self.live[live.request_id]
-        event = live.finished_event(reason, now, error)
-        self.emit(replace(event, drop_reason=drop_reason, retry_after_s=retry_after_s) if drop_reason else event)
+        self.emit(event)
 
     def _leave(self, live: LiveRequest) -> None:
         (self.running if live.state is RequestState.RUNNING else self.paused).remove(live)
+        self.num_holding[live.rank] -= 1
         for follower in self.followers.release_all(live):
             self.waiting.push(follower)

@@ -66,7 +66,7 @@ class _Lane:
     def push(self, live: LiveRequest) -> None:
         assert live not in self.members, f"{live.request_id} already waits"
         self.members.add(live)
-        self.num_tokens += len(live.tokens)
+        self.num_tokens += live.num_tokens
         heappush(self.heap, (order_key(live), live))
 
     def head(self) -> LiveRequest | None:
@@ -88,4 +88,4 @@ class _Lane:
 
     def _remove(self, live: LiveRequest) -> None:
         self.members.remove(live)
-        self.num_tokens -= len(live.tokens)
+        self.num_tokens -= live.num_tokens
