@@ -30,7 +30,9 @@ class LiveRequest:
     Attributes:
         order: grows with every request added; breaks ties of arrival. arrival: (arrival_s, order).
         num_given: tokens it came with, output of an earlier life among them.
-        max_length: prompt and output tokens at which it ends, whatever ends it: its own limit, the model's context, the pool.
+        namespace: whose KV it may share; None = nobody's.
+        own_end: prompt and output tokens at which it ends by its own limit. max_length: the same, or where the model's context
+            or the pool ends, if that is sooner.
         tokens: prompt and output so far. Made when somebody asks: see `fold`.
         num_computed: leading tokens whose KV exists in `sequence`.
         sequence: its KV while it runs, else None.
@@ -60,6 +62,7 @@ class LiveRequest:
         "last_run_s",
         "last_token_s",
         "max_length",
+        "namespace",
         "num_cached_first",
         "num_computed",
         "num_disk_tokens",
@@ -69,6 +72,7 @@ class LiveRequest:
         "num_preemptions",
         "num_prompt",
         "order",
+        "own_end",
         "rank",
         "request",
         "request_id",
@@ -94,7 +98,8 @@ class LiveRequest:
         self.arrival = (request.arrival_s, order)
         self.num_prompt = request.num_prompt_tokens
         self.num_given = self.num_prompt + len(request.output_tokens)
-        self.max_length = self.num_prompt + request.params.max_tokens
+        self.own_end = self.max_length = self.num_prompt + request.params.max_tokens
+        self.namespace: str | None = request.cache_salt if request.use_cache else None
         self.downgrade_reason: DropReason | None = None
         default_rank = request.tier.rank
         self.serve_in(request.tier, policy or DEFAULT_POLICIES[default_rank], default_rank if rank is None else rank)
@@ -181,11 +186,6 @@ class LiveRequest:
     @property
     def is_decoding(self) -> bool:
         return len(self.tokens) - self.num_computed == 1
-
-    @property
-    def namespace(self) -> str | None:
-        """Whose KV it may share; None = nobody's."""
-        return self.request.cache_salt if self.request.use_cache else None
 
     @property
     def level_namespace(self) -> str:

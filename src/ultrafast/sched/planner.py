@@ -13,6 +13,7 @@ from __future__ import annotations
 from math import inf
 
 from ultrafast.core.step import SequenceWork
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
@@ -72,12 +73,11 @@ class Planner:
         state = self._state
         budget = StepBudget(state.cost, self._limits, now, is_alone=len(state.live) == 1)
         groups = _by_urgency(eligible)
-        order = sorted(groups)
+        last = max(groups, default=0)
         num_decodes_left = sum([len(decodes) for decodes, _ in groups.values()])
         work: list[SequenceWork] = []
         num_preempted = state.num_preempted
-        for urgency in order:
-            decodes, prefills = groups[urgency]
+        for urgency, (decodes, prefills) in groups.items():
             if state.num_preempted > num_preempted:  # those who had to give way to more urgent ones are out of it
                 decodes, prefills = _with_sequence(decodes), _with_sequence(prefills)
             needs_turns = budget.is_limited or urgency in due_ranks
@@ -90,14 +90,14 @@ class Planner:
             chosen = [] if is_prefill_turn else self._decodes(self._choose(decodes, owed, budget), budget, now)
             if state.num_preempted > num_preempted:
                 prefills = _with_sequence(prefills)
-            due_s = _first_due_s(chosen) if prefills or urgency != order[-1] else inf
+            due_s = _first_due_s(chosen) if prefills or urgency != last else inf
             chunks = self._prefills(prefills, owed, num_decodes_left, budget, now, due_s) if prefills else []
             if is_prefill_turn and not chunks:
                 chosen = self._decodes(self._choose(decodes, owed, budget), budget, now)
                 due_s = _first_due_s(chosen)
             work += [_decode(live) for live in chosen]
             work += [_work(chunk.live, chunk.num_tokens) for chunk in chunks]
-            if urgency != order[-1]:
+            if urgency != last:
                 budget.close_rank(due_s, [chunk.live for chunk in chunks])
         return work
 
@@ -200,14 +200,12 @@ class Planner:
 
 
 def _by_urgency(eligible: list[LiveRequest]) -> dict[int, tuple[list[LiveRequest], list[LiveRequest]]]:
-    """By urgency: those that decode, and those with more to compute."""
-    groups: dict[int, tuple[list[LiveRequest], list[LiveRequest]]] = {}
+    """By urgency, the most urgent first: those that decode, and those with more to compute."""
+    decodes: tuple[list[LiveRequest], ...] = tuple([] for _ in ServiceTier)
+    prefills: tuple[list[LiveRequest], ...] = tuple([] for _ in ServiceTier)
     for live in eligible:
-        group = groups.get(live.urgency)
-        if group is None:
-            group = groups[live.urgency] = ([], [])
-        group[len(live.tokens) - live.num_computed != 1].append(live)
-    return groups
+        (decodes if len(live.tokens) - live.num_computed == 1 else prefills)[live.urgency].append(live)
+    return {rank: group for rank, group in enumerate(zip(decodes, prefills, strict=True)) if group[0] or group[1]}
 
 
 def _with_sequence(lives: list[LiveRequest]) -> list[LiveRequest]:

@@ -31,6 +31,7 @@ MAX_SHARE = 4
 MAX_STEP_SHARE = 0.5
 MIN_STEP_SHARE = 0.01
 _WEIGHT = 0.2
+_ROUNDING = 1e-9
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class _Tier:
     num_likely: int = 0
     num_tokens: int = 0
     step_share: float = 0.0
+    unchanged: tuple[float, float] = (0.0, 0.0)
 
     def rate(self, now: float) -> float:
         """Arrivals per second."""
@@ -84,8 +86,12 @@ class Reservations:
         num_tokens = self._limits.kv_capacity_tokens // MAX_SHARE
         _, output_s, token_s = self._cost.coefficients
         for tier in self._tiers[:-1]:  # nobody is less urgent than the last
+            if not tier.num_arrivals:
+                continue  # nobody ever came
             rate = tier.rate(now)
-            tier.num_likely = num_likely(rate * HORIZON_S)
+            mean = rate * HORIZON_S
+            if not tier.unchanged[0] < mean < tier.unchanged[1]:
+                tier.num_likely, tier.unchanged = likely(mean)
             tier.num_tokens = min(num_tokens, math.ceil(tier.num_likely * (tier.num_prompt + tier.num_output)))
             num_tokens -= tier.num_tokens
             work_s = tier.num_prompt * token_s + tier.num_output * output_s
@@ -113,12 +119,22 @@ class Reservations:
         )
 
 
-def num_likely(mean: float) -> int:
-    """Return the smallest count that a Poisson variable of this mean does not exceed with probability `ENOUGH`."""
+def likely(mean: float) -> tuple[int, tuple[float, float]]:
+    """Return the smallest count that a Poisson variable of this mean does not exceed with probability `ENOUGH`.
+
+    And an open interval of means for which it is the same: P(N <= k) falls by P(N = k) per unit of the mean, which is at most
+    1 / sqrt(2 pi k) (Stirling). So what lies between `ENOUGH` and the probabilities of k and k - 1 says how far the mean may go.
+    """
     count, term = 0, math.exp(-mean)
     total = term
     while total < ENOUGH and term > 0.0:
         count += 1
         term *= mean / count
         total += term
-    return count if term > 0.0 else math.ceil(mean)
+    if term <= 0.0:
+        return math.ceil(mean), (0.0, 0.0)
+    if count < 2:
+        return count, (0.0, 0.0)
+    up = (total - ENOUGH - _ROUNDING) * math.sqrt(2 * math.pi * count)
+    down = (ENOUGH - (total - term) - _ROUNDING) * math.sqrt(2 * math.pi * (count - 1))
+    return count, (mean - down, mean + up)
