@@ -129,7 +129,8 @@ def step_finished(
     )
     if result.status is not StepStatus.OK:
         work, num_decodes, num_prefill_tokens, num_drafts = (), 0, 0, 0
-    usage = state.ledger.usage
+    ledger = state.ledger
+    num_cached, num_free = ledger.num_evictable, ledger.num_free
     num_model_drafts, num_model_accepted = num_model_tokens(plan, result) if num_drafts else (0, 0)
     return StepFinished(
         step=plan.step,
@@ -142,9 +143,9 @@ def step_finished(
         num_prefill_sequences=len(work) - num_decodes,
         num_running=len(state.running),
         num_waiting=state.num_unplaced,
-        num_kv_tokens_running=usage.num_running_tokens,
-        num_kv_tokens_cached=usage.num_cached_tokens,
-        num_kv_tokens_free=usage.num_free_tokens,
+        num_kv_tokens_running=ledger.capacity_tokens - num_free - num_cached,
+        num_kv_tokens_cached=num_cached,
+        num_kv_tokens_free=num_free,
         prefills=_prefills(work) if num_prefill_tokens else (),
         num_paused=len(state.paused),
         num_drafted_tokens=num_drafts,

@@ -179,17 +179,20 @@ class Places:
 
     def _lack(self, live: LiveRequest, num_matched: int, num_available: int) -> int:
         """Cells that are missing for a start; <= 0 = it can start. What is promised to less urgent requests does not count."""
-        if not self._state.num_holders:
+        state = self._state
+        if not state.num_holders:
             return 0
-        promised = sum(self._promised_by_urgency()[: live.rank + 1])
         need = admission.num_needed(live, num_matched, self._limits)
-        held_back = self._state.reservations.num_tokens(live.rank)
-        return need + promised + held_back + self._state.faults.slack - num_available
+        lack = need + state.reservations.num_tokens(live.rank) + state.faults.slack - num_available
+        if state.most_promised is not None and lack + state.most_promised <= 0:
+            return 0  # whatever is promised to whom
+        return lack + sum(self._promised_by_urgency()[: live.rank + 1])
 
     def _promised_by_urgency(self) -> list[int]:
         """Cells promised to everybody who holds a sequence, by urgency. Kept between the starts of one step."""
         if self._promised is None:
             self._promised = admission.promised_by_urgency(self._state.holders, self._limits)
+            self._state.most_promised = sum(self._promised)
         return self._promised
 
     def _preempt_for(self, live: LiveRequest, lack: int, safe: Collection[LiveRequest], now: float) -> bool:

@@ -18,10 +18,13 @@ from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
 from ultrafast.sched.chunks import MIN_CHUNK_TOKENS, Chunk, divide
+from ultrafast.sched.cost import Row
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.ordering import arrival_key, choose_victim, turn_key
 from ultrafast.sched.places import Places
 from ultrafast.sched.state import SchedulerState
+
+_NUM_RANKS = len(ServiceTier)
 
 
 class Planner:
@@ -38,11 +41,11 @@ class Planner:
         state = self._state
         self._ledger.tick(now, is_busy=bool(state.running))
         state.take_back(now)
-        due_ranks = state.shares.due_ranks(item_s(state))
+        due_ranks = state.shares.due_ranks(item_s(state.cost.coefficients)) if state.shares.has_credit else []
         state.reservations.update(now)
         if self._ledger.levels is not None:
             self._prepare_room()
-            state.departing.copy_ahead(state.holders, sum(live.is_decoding for live in state.running), now)
+            state.departing.copy_ahead(state.running, state.paused, now)
         self._places.fill(due_ranks, now)
         state.restorer.step(state.running, now)
         while True:
@@ -60,9 +63,12 @@ class Planner:
     def _prepare_room(self) -> None:
         """What waits will take cells, and what is likely to come may: see that cached leaves can go at once when it does."""
         state = self._state
+        num_likely = state.reservations.num_tokens(len(self._limits.tiers))
+        if not num_likely and not len(state.waiting):
+            return
         heads = [head for rank in range(len(self._limits.tiers)) if (head := state.waiting.head_of(rank)) is not None]
         num_waiting = sum(admission.num_needed(head, 0, self._limits) for head in heads)
-        self._ledger.prepare_room(num_waiting, state.reservations.num_tokens(len(self._limits.tiers)))
+        self._ledger.prepare_room(num_waiting, num_likely)
 
     def _with_drafts(self, work: tuple[SequenceWork, ...], now: float) -> tuple[SequenceWork, ...]:
         state = self._state
@@ -71,6 +77,8 @@ class Planner:
 
     def _fill_step(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> list[SequenceWork]:
         state = self._state
+        if len(eligible) == 1 and eligible[0].is_decoding and self._ledger.num_free > state.faults.slack:
+            return [_decode(eligible[0])]  # what all of the below comes to
         budget = StepBudget(state.cost, self._limits, now, is_alone=len(state.live) == 1)
         groups = _by_urgency(eligible)
         last = max(groups, default=0)
@@ -201,8 +209,8 @@ class Planner:
 
 def _by_urgency(eligible: list[LiveRequest]) -> dict[int, tuple[list[LiveRequest], list[LiveRequest]]]:
     """By urgency, the most urgent first: those that decode, and those with more to compute."""
-    decodes: tuple[list[LiveRequest], ...] = tuple([] for _ in ServiceTier)
-    prefills: tuple[list[LiveRequest], ...] = tuple([] for _ in ServiceTier)
+    decodes: tuple[list[LiveRequest], ...] = tuple([] for _ in range(_NUM_RANKS))
+    prefills: tuple[list[LiveRequest], ...] = tuple([] for _ in range(_NUM_RANKS))
     for live in eligible:
         (decodes if len(live.tokens) - live.num_computed == 1 else prefills)[live.urgency].append(live)
     return {rank: group for rank, group in enumerate(zip(decodes, prefills, strict=True)) if group[0] or group[1]}
@@ -241,7 +249,7 @@ def _sequence(live: LiveRequest) -> SequenceKv:
     return live.sequence
 
 
-def item_s(state: SchedulerState) -> float:
+def item_s(coefficients: Row) -> float:
     """What the smallest piece of work costs by itself, seconds: a smallest prefill chunk, or a decode where that is more."""
-    _, output_s, token_s = state.cost.coefficients
+    _, output_s, token_s = coefficients
     return max(output_s, MIN_CHUNK_TOKENS * token_s)

@@ -53,8 +53,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether `plan` has anything to do: live requests, cells to free, KV to copy, or events to hand out."""
-        num_waiting_for_disk = self._state.restorer.num_aside
-        return len(self._state.live) > num_waiting_for_disk or self._state.ledger.has_ops or self._state.has_events
+        state = self._state
+        return len(state.live) > len(state.restorer.aside) or state.ledger.has_ops or state.has_events
 
     @property
     def num_running(self) -> int:
@@ -72,7 +72,7 @@ class Scheduler:
     @property
     def is_waiting_for_kv(self) -> bool:
         """Requests wait for the disk: plan again when something came from it, and some time later even if nothing did."""
-        return self._state.restorer.num_aside > 0
+        return bool(self._state.restorer.aside)
 
     @property
     def limits(self) -> SchedulerLimits:
@@ -197,9 +197,10 @@ class Scheduler:
         """
         state = self._state
         duration_s = result.duration_s + state.drafting.drafting_s
-        worked = Worked(plan.work, state.live, state.cost.coefficients, len(state.limits.tiers))
+        coefficients = state.cost.coefficients
+        worked = Worked(plan.work, state.live, coefficients, len(state.limits.tiers))
         if result.status is StepStatus.OK and plan.work:
-            self._book_shares(worked, duration_s)
+            self._book_shares(worked, duration_s, item_s(coefficients))
             outcome.book(state, plan, worked, result, now)
             self._learn(plan, worked, result)
         else:
@@ -241,12 +242,12 @@ class Scheduler:
             retry_after_s = state.drain.retry_after_s(live.rank, wait_s, now)
             state.finish(live, FinishReason.EXPIRE, now, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=retry_after_s)
 
-    def _book_shares(self, worked: Worked, duration_s: float) -> None:
+    def _book_shares(self, worked: Worked, duration_s: float, one_item_s: float) -> None:
         """Before the outcome: a request that ends with this step has used it too."""
         state = self._state
         waiting = state.waiting.nums()
         wanting = [rank for rank, num_waiting in enumerate(waiting) if num_waiting or state.num_holding[rank]]
-        state.shares.step_finished(duration_s, wanting, worked.costs_s, item_s(state))
+        state.shares.step_finished(duration_s, wanting, worked.costs_s, one_item_s)
         state.drain.step_finished(duration_s, state.num_started, waiting)
         state.num_started = [0] * len(waiting)
         state.last_step_s = duration_s

@@ -110,8 +110,11 @@ class Drafting:
             return work
         room = min(num_free_cells, self._limits.max_step_tokens) - len(work)
         lives = [live for item in work if (live := live_of[item.request_id]).request.may_speculate]
+        from_text = {live.request_id: guess for live in lives if (guess := self._guess(live, room)) is not None}
+        if not from_text and self.model is None:
+            return work
         limit_s = self._limit_s([live_of[item.request_id] for item in work], now)
-        chosen = self._choose(lives, len(work), room, limit_s)
+        chosen = self._choose(lives, from_text, len(work), room, limit_s)
         self._guesses = {guess.live.request_id: guess for guess, length in chosen if length}
         drafts = {}
         for guess, length in chosen:
@@ -164,9 +167,10 @@ class Drafting:
             return False
         return self.times.measured_s(len(work)) is not None and self._num_since_plain < _MAX_STEPS_BETWEEN_PLAIN
 
-    def _choose(self, lives: Sequence[LiveRequest], num_decodes: int, room: int, limit_s: float) -> list[tuple[_Guess, int]]:
+    def _choose(
+        self, lives: Sequence[LiveRequest], from_text: Mapping[str, _Guess], num_decodes: int, room: int, limit_s: float
+    ) -> list[tuple[_Guess, int]]:
         """Every way to guess that was looked at, and how many drafts it gets; each request gets them from one way at most."""
-        from_text = {live.request_id: guess for live in lives if (guess := self._guess(live, room)) is not None}
         guesses = [guess for live in lives if (guess := from_text.get(live.request_id) or self._ask_model(live, room, lives))]
         lengths = self._lengths([guess.offer for guess in guesses], num_decodes, room, limit_s).lengths
         passed: list[tuple[_Guess, int]] = []
