@@ -128,7 +128,8 @@ class StepFinished:
     per second over those of steps without; 0 = not measured yet.
 
     `cost_s`: what the scheduler believes that a step costs, seconds: fixed, per output, per prefill token; zeros before it knows.
-    `reserved` names the tiers for which something is held back.
+    `reserved` names the tiers for which something is held back. `num_lost_tokens` were in a step that was broken off for
+    something more urgent; they are computed again.
     """
 
     step: int
@@ -154,6 +155,7 @@ class StepFinished:
     num_model_drafted_tokens: int = 0
     num_model_accepted_tokens: int = 0
     draft_model_gain: float = 0.0
+    num_lost_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

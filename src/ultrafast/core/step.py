@@ -156,16 +156,33 @@ class SequenceWork(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Yielding:
+    """A long step of prefill chunks, which may be broken off for something better to do.
+
+    Attributes:
+        urgency: of its most urgent request; 0 is the most urgent there is.
+        num_tokens: prompt tokens in it.
+        predicted_s: how long it will take.
+    """
+
+    urgency: int
+    num_tokens: int
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """What to do next. `work` may be empty while `kv_ops` is not (an aborted request's cells are freed at once).
 
     `draft` comes before `work`: the guesses that it asks for become drafts of the work (`Scheduler.drafted`).
+    `yielding` is there when the step may be interrupted.
     """
 
     step: int
     kv_ops: tuple[KvOp, ...] = ()
     work: tuple[SequenceWork, ...] = ()
     draft: DraftPlan = NO_DRAFTING
+    yielding: Yielding | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -181,12 +198,14 @@ class StepStatus(StrEnum):
     """How the forward pass ended.
 
     `OUT_OF_KV`: no room for the batch; nothing was changed. `INVALID`: the batch was refused; nothing was changed.
-    `FATAL`: the engine's state is unknown and it must be restarted.
+    `INTERRUPTED`: it was broken off on request; nothing was changed. `FATAL`: the engine's state is unknown and it must be
+    restarted.
     """
 
     OK = "ok"
     OUT_OF_KV = "out_of_kv"
     INVALID = "invalid"
+    INTERRUPTED = "interrupted"
     FATAL = "fatal"
 
 

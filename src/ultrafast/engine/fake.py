@@ -202,6 +202,9 @@ class FakeExecutor:
         num_prefill_tokens = plan.num_tokens - plan.num_drafts - num_decodes
         return StepResult(status, tuple(sampled), tuple(failed), self._spend(num_outputs, num_prefill_tokens, plan.num_drafts))
 
+    def interrupt(self) -> None:
+        """A simulated step is over before anybody could ask; `injections.statuses` says which ones are broken off."""
+
     def close(self) -> None:
         assert not self._is_closed, "closed twice"
         self._is_closed = True

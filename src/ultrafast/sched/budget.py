@@ -21,7 +21,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
 
-from ultrafast.sched.chunks import ALONE_STRETCH, FALLBACK_CHUNK_TOKENS, IDLE_STRETCH, MIN_CHUNK_TOKENS
+from ultrafast.sched.chunks import (
+    ALONE_STRETCH,
+    FALLBACK_CHUNK_TOKENS,
+    IDLE_STRETCH,
+    INTERRUPTIBLE_STRETCH,
+    MIN_CHUNK_TOKENS,
+)
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
@@ -35,17 +41,21 @@ class StepBudget:
 
     Args:
         is_alone: the step serves the only request there is.
+        may_be_long: it then gives way to a newcomer even while it runs.
 
     Attributes:
         num_outputs, num_prefill_tokens: what is in the step so far.
     """
 
-    def __init__(self, cost: CostModel, limits: SchedulerLimits, now: float, *, is_alone: bool = False) -> None:
+    def __init__(
+        self, cost: CostModel, limits: SchedulerLimits, now: float, *, is_alone: bool = False, may_be_long: bool = False
+    ) -> None:
         self._cost = cost
         self._limits = limits
         self._now = now
         self._limit_s = math.inf
-        self._idle_stretch = ALONE_STRETCH if is_alone else IDLE_STRETCH
+        alone_stretch = INTERRUPTIBLE_STRETCH if may_be_long else ALONE_STRETCH
+        self._idle_stretch = alone_stretch if is_alone else IDLE_STRETCH
         self._held_share = 0.0
         self.num_outputs = 0
         self.num_prefill_tokens = 0

@@ -18,11 +18,12 @@ from ultrafast.sched.worked import Worked
 def book(state: SchedulerState, plan: StepPlan, worked: Worked, result: StepResult, now: float) -> None:
     """Advance the state by one step; events go to `state.emit`.
 
-    A FATAL result changes nothing: the engine is restarted, and whoever restarts it submits the live requests again.
+    A FATAL result changes nothing: the engine is restarted, and whoever restarts it submits the live requests again. Nor does
+    an INTERRUPTED one: the same work is planned again, after what it was broken off for.
     """
     if result.status is StepStatus.OK:
         _advance(state, worked, result, now)
-    elif result.status is not StepStatus.FATAL and state.drafting.step_failed(plan):
+    elif result.status in (StepStatus.FATAL, StepStatus.INTERRUPTED) or state.drafting.step_failed(plan):
         return
     elif result.status is StepStatus.OUT_OF_KV:
         _give_way(state, plan.num_tokens, now)
@@ -148,6 +149,7 @@ def step_finished(
         num_kv_tokens_free=num_free,
         prefills=_prefills(work) if num_prefill_tokens else (),
         num_paused=len(state.paused),
+        num_lost_tokens=plan.num_tokens if result.status is StepStatus.INTERRUPTED else 0,
         num_drafted_tokens=num_drafts,
         num_accepted_tokens=len(result.sampled) - len({drawn.request_id for drawn in result.sampled}) if num_drafts else 0,
         speculation_gain=state.drafting.gain.value,

@@ -79,7 +79,8 @@ class Planner:
         state = self._state
         if len(eligible) == 1 and eligible[0].is_decoding and self._ledger.num_free > state.faults.slack:
             return [_decode(eligible[0])]  # what all of the below comes to
-        budget = StepBudget(state.cost, self._limits, now, is_alone=len(state.live) == 1)
+        may_be_long = state.interruptions.are_affordable
+        budget = StepBudget(state.cost, self._limits, now, is_alone=len(state.live) == 1, may_be_long=may_be_long)
         groups = _by_urgency(eligible)
         last = max(groups, default=0)
         num_decodes_left = sum([len(decodes) for decodes, _ in groups.values()])

@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from ultrafast.core.draft import DraftPass, DraftResult
 from ultrafast.core.events import DropReason, Event
 from ultrafast.core.request import FinishReason, Request
-from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus
+from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus, Yielding
 from ultrafast.kv.ledger import KvUsage
 from ultrafast.kv.levels import FoundRun
 from ultrafast.sched import outcome
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.gate import Gate
+from ultrafast.sched.interruption import is_worth_it
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.planner import Planner, item_s
@@ -146,7 +147,17 @@ class Scheduler:
         self._planned_at_s = now
         self._expire(now)
         work = self._planner.build(now)
-        return StepPlan(self._step, self._state.ledger.take_ops(), work, self._state.drafting.draft_plan)
+        state = self._state
+        yielding = state.interruptions.yielding(work, state.live, state.cost)
+        return StepPlan(self._step, state.ledger.take_ops(), work, state.drafting.draft_plan, yielding)
+
+    def gives_way(self, step: Yielding, request: Request, elapsed_s: float) -> bool:
+        """Whether a step that began `elapsed_s` ago should be broken off for a request that has just come.
+
+        Reads nothing that ever changes: any thread may ask while the step runs.
+        """
+        limits = self._state.limits
+        return is_worth_it(step, limits.rank_of(request.tier), request.num_prompt_tokens, elapsed_s)
 
     def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan:
         """Take what came of `plan.draft`; returns the plan to run and to complete, with the draft model's guesses."""
@@ -199,6 +210,7 @@ class Scheduler:
         duration_s = result.duration_s + state.drafting.drafting_s
         coefficients = state.cost.coefficients
         worked = Worked(plan.work, state.live, coefficients, len(state.limits.tiers))
+        state.interruptions.step_finished(result)
         if result.status is StepStatus.OK and plan.work:
             self._book_shares(worked, duration_s, item_s(coefficients))
             outcome.book(state, plan, worked, result, now)

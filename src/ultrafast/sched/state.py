@@ -27,6 +27,7 @@ from ultrafast.sched.deadlines import QueueDeadlines
 from ultrafast.sched.departing import Departing
 from ultrafast.sched.drain import Drain
 from ultrafast.sched.faults import Faults
+from ultrafast.sched.interruption import Interruptions
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.reservation import Reservations
@@ -73,6 +74,7 @@ class SchedulerState:
         self.departing = Departing(self.ledger, limits)
         self.faults = Faults()
         self.shares = Shares(limits.tiers)
+        self.interruptions = Interruptions(can_interrupt=limits.can_interrupt)
         self.drain = Drain(len(limits.tiers))
         self.deadlines = QueueDeadlines()
         self.num_holding = [0] * len(limits.tiers)
