@@ -72,5 +72,5 @@ class StrictPasses:
         for one in result.sampled:
             said = self._said[one.request_id]
             said.append(one.token)
-            drawn.append(replace(one, is_complete=len(said) >= self._requests[one.request_id][1]))
+            drawn.append(one._replace(is_complete=len(said) >= self._requests[one.request_id][1]))
         return replace(result, sampled=tuple(drawn))

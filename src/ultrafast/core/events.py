@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import TokenLogprobs
@@ -42,8 +43,7 @@ class RequestScheduled:
     downgrade_reason: DropReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenProduced:
+class TokenProduced(NamedTuple):
     """One output token, to be delivered."""
 
     request_id: str

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from ultrafast.core.draft import NO_DRAFTING, DraftPlan
 
@@ -130,13 +131,14 @@ class KvMoved:
     is_broken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceWork:
+class SequenceWork(NamedTuple):
     """The tokens of one sequence in a step: positions [start, start + len(tokens)).
 
     `samples` is True when the last of them needs an output row, from which the request's next token is drawn;
     `output_index` then is the number of output tokens the request had before that draw.
     `drafts` are guesses of the tokens after `tokens`, only where `samples`.
+
+    One is made per sequence and step: a named tuple takes a third of the time of a frozen dataclass.
     """
 
     request_id: str
@@ -185,11 +187,11 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         """Positions of the forward pass, drafts included: the size of the batch."""
-        return sum(item.num_positions for item in self.work)
+        return sum([len(item.tokens) + len(item.drafts) for item in self.work])
 
     @property
     def num_drafts(self) -> int:
-        return sum(len(item.drafts) for item in self.work)
+        return sum([len(item.drafts) for item in self.work])
 
 
 class StepStatus(StrEnum):
@@ -218,8 +220,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """One drawn token.
 
     Attributes:

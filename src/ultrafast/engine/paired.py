@@ -54,7 +54,7 @@ class PairedExecutor:
     def run(self, plan: StepPlan) -> StepResult:
         if not plan.work or plan.work[0].seq_id < self._first:
             return self._shared.run(plan)
-        work = tuple(replace(item, seq_id=item.seq_id - self._first) for item in plan.work)
+        work = tuple(item._replace(seq_id=item.seq_id - self._first) for item in plan.work)
         return self._alone.run(replace(plan, work=work))
 
     def interrupt(self) -> None:
