@@ -1,18 +1,24 @@
 """The cost model: how long a step takes, learnt from the steps that ran.
 
-    t = c0 + c_out * num_outputs + c_tok * num_prefill_tokens         seconds
+    t = c0 + (c_out + a_out * kv) * num_outputs + (c_tok + a_tok * kv) * num_prefill_tokens         seconds; kv: cells in use
 
-Least squares with forgetting. Steps that only decode and steps that also prefill are remembered apart, each class fading only as
-new steps of its kind come: an hour of pure decoding must not wash out what a prefill token costs. Each observation is weighted by
-1/t, so that relative errors count and one stalled step does not tilt the fit.
+Least squares with forgetting; the two slopes are learnt apart (`attention`). Steps that only decode and steps that also prefill
+are remembered apart, each class fading only as new steps of its kind come: an hour of pure decoding must not wash out what a
+prefill token costs. Each observation is weighted by 1/t: relative errors count, and one stalled step does not tilt the fit.
 """
 
 from __future__ import annotations
+
+from ultrafast.sched.attention import Slope
 
 _FORGET = 0.95
 _MIN_PREFILL_STEPS = 3
 _MAX_GROWTH = 2
 _RIDGE = 1e-6
+_MATURE_PREFILL_STEPS = 20
+"""Before, the fit itself still moves, and what it moves by would be taken for a slope."""
+_MIN_SLOPE_TOKENS = 8
+"""Smaller chunks have a price of their own (a matrix product of few rows), whatever is in the pool."""
 _REFIT_DECODES = 8
 """So many pure decodes may pass before the fit is made again: they change it little, and it costs half a plan."""
 
@@ -20,9 +26,17 @@ Row = tuple[float, float, float]
 
 
 class CostModel:
-    """Predicts step times. Pure arithmetic on three coefficients; a prediction costs some multiplications."""
+    """Predicts step times. Pure arithmetic on three coefficients; a prediction costs some multiplications.
+
+    Attributes:
+        num_kv_tokens: cells in use, for which it predicts; to be set before each step is planned.
+    """
 
     def __init__(self) -> None:
+        self.num_kv_tokens = 0
+        self._output_slope = Slope()
+        self._token_slope = Slope()
+        self._output_slope_s = self._token_slope_s = 0.0
         self._moments = {True: _Moments(), False: _Moments()}
         self._num_prefill_steps = 0
         self._largest_prefill = 0.0
@@ -31,10 +45,12 @@ class CostModel:
 
     @property
     def coefficients(self) -> Row:
-        """(c0, c_out, c_tok) in seconds; zeros before the first observation."""
+        """What a step, an output and a prefill token cost with as much in the pool as there is now; zeros before it knows."""
         if self._fitted is None:
             self._fitted = _fit(self._moments[True], self._moments[False])
-        return self._fitted
+        base_s, output_s, token_s = self._fitted
+        kv = self.num_kv_tokens
+        return base_s, output_s + self._output_slope_s * kv, token_s + self._token_slope_s * kv
 
     @property
     def is_fitted(self) -> bool:
@@ -49,11 +65,30 @@ class CostModel:
         if has_prefill:
             self._num_prefill_steps += 1
             self._largest_prefill = max(num_prefill_tokens, self._largest_prefill * _FORGET)
-        self._moments[has_prefill].add(num_outputs, num_prefill_tokens, duration_s)
+        self._learn_slope(num_outputs, num_prefill_tokens, duration_s)
+        kv = self.num_kv_tokens
+        attention_s = kv * (self._output_slope_s * num_outputs + self._token_slope_s * num_prefill_tokens)
+        self._moments[has_prefill].add(num_outputs, num_prefill_tokens, duration_s, duration_s - attention_s)
         self._num_unfitted_decodes += 1
         if has_prefill or self._num_unfitted_decodes >= _REFIT_DECODES:
             self._fitted = None
             self._num_unfitted_decodes = 0
+
+    def _learn_slope(self, num_outputs: int, num_prefill_tokens: int, duration_s: float) -> None:
+        """From steps in which nearly everything is of one kind; the rest is taken off as it is predicted."""
+        if self._num_prefill_steps < _MATURE_PREFILL_STEPS:
+            return
+        base_s, output_s, _ = self.coefficients
+        weight = 1.0 / duration_s
+        if num_prefill_tokens >= _MIN_SLOPE_TOKENS:
+            own_s = duration_s - base_s - output_s * num_outputs
+            if own_s > duration_s / 2:
+                self._token_slope.observe(self.num_kv_tokens, own_s / num_prefill_tokens, weight * num_prefill_tokens)
+                self._token_slope_s = self._token_slope.value
+        elif not num_prefill_tokens and num_outputs:
+            self._output_slope.observe(self.num_kv_tokens, (duration_s - base_s) / num_outputs, weight * num_outputs)
+            if self._num_unfitted_decodes == 0:
+                self._output_slope_s = self._output_slope.value
 
     def predict_s(self, num_outputs: int, num_prefill_tokens: int) -> float:
         c0, c_out, c_tok = self.coefficients
@@ -75,7 +110,7 @@ class CostModel:
 
 
 class _Moments:
-    """Fading sums of x x^T and x y over weighted observations; x = (1, outputs, tokens), y = 1 after the weighting by 1/t.
+    """Fading sums of x x^T and x y over weighted observations; x = (1, outputs, tokens), y = own time; all weighted by 1/t.
 
     Written out, since it is done at every step: `oo` is the sum of outputs^2, `yt` that of y * tokens, and so on.
     """
@@ -86,8 +121,10 @@ class _Moments:
         self.uu = self.uo = self.ut = self.oo = self.to = self.tt = 0.0
         self.uy = self.oy = self.ty = 0.0
 
-    def add(self, num_outputs: float, num_tokens: float, duration_s: float) -> None:
+    def add(self, num_outputs: float, num_tokens: float, duration_s: float, own_s: float) -> None:
+        """A step that took `duration_s`, `own_s` of it without what the pool adds."""
         unit = 1.0 / duration_s
+        share = own_s * unit
         outputs, tokens = num_outputs * unit, num_tokens * unit
         self.uu = self.uu * _FORGET + unit * unit
         self.uo = self.uo * _FORGET + unit * outputs
@@ -95,9 +132,9 @@ class _Moments:
         self.oo = self.oo * _FORGET + outputs * outputs
         self.to = self.to * _FORGET + tokens * outputs
         self.tt = self.tt * _FORGET + tokens * tokens
-        self.uy = self.uy * _FORGET + unit
-        self.oy = self.oy * _FORGET + outputs
-        self.ty = self.ty * _FORGET + tokens
+        self.uy = self.uy * _FORGET + share * unit
+        self.oy = self.oy * _FORGET + share * outputs
+        self.ty = self.ty * _FORGET + share * tokens
 
 
 def _fit(a: _Moments, b: _Moments) -> Row:

@@ -40,6 +40,7 @@ class Planner:
         """Decide the work of the next step. Calling it again without a `complete` in between plans afresh."""
         state = self._state
         self._ledger.tick(now, is_busy=bool(state.running))
+        state.cost.num_kv_tokens = self._limits.kv_capacity_tokens - self._ledger.num_free
         state.take_back(now)
         due_ranks = state.shares.due_ranks(item_s(state.cost.coefficients)) if state.shares.has_credit else []
         state.reservations.update(now)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from ultrafast.sched.attention import Slope
 from ultrafast.sched.cost import CostModel
 
 CPU = (0.002, 0.007, 0.0055)
@@ -88,3 +89,46 @@ def test_steps_without_a_duration_teach_nothing() -> None:
     model = CostModel()
     model.observe(1, 16, 0.0)
     assert model.coefficients == (0.0, 0.0, 0.0)
+
+
+def _prompts(model: CostModel, slope_s: float, rng: random.Random) -> list[float]:
+    """Long prompts into a pool that fills and empties; returns measured over predicted step times where it is full."""
+    ratios: list[float] = []
+    for _ in range(8):
+        kv, end = rng.choice([0, 500, 1000]), 2500
+        while kv < end:
+            model.num_kv_tokens = kv
+            tokens = max(16, model.prefill_tokens_within(0.2, 1)) if model.is_fitted else 32
+            t = (0.015 + (0.004 + slope_s * kv) * tokens) * rng.uniform(0.95, 1.05)
+            if kv > 1500:
+                ratios.append(t / model.predict_s(1, tokens))
+            model.observe(1, tokens, t)
+            kv += tokens
+    return ratios[len(ratios) // 2 :]
+
+
+def test_a_prompt_that_gets_longer_is_predicted_as_well_as_one_that_does_not() -> None:
+    """A token beside 2,000 others takes twice as long as the first: the fit alone runs after it and is 8 % too low."""
+    ratios = _prompts(CostModel(), 2e-6, random.Random(1))
+    assert abs(sum(ratios) / len(ratios) - 1) < 0.03
+
+
+def test_where_attention_costs_nothing_nothing_is_made_of_noise() -> None:
+    model = CostModel()
+    ratios = _prompts(model, 0.0, random.Random(2))
+    assert abs(sum(ratios) / len(ratios) - 1) < 0.02
+    model.num_kv_tokens = 0
+    empty_s = model.predict_s(1, 48)
+    model.num_kv_tokens = 2500
+    assert model.predict_s(1, 48) == pytest.approx(empty_s, rel=0.1)
+
+
+def test_an_empty_pool_never_costs_nothing() -> None:
+    slope = Slope()
+    for kv in range(1000, 5000, 100):
+        slope.observe(kv, 1e-6 * kv * kv, 1.0)
+    assert 0 < slope.value * 3000 < 1e-6 * 3000 * 3000
+    falling = Slope()
+    for kv in range(0, 5000, 100):
+        falling.observe(kv, 1.0 - kv / 10_000, 1.0)
+    assert falling.value == 0.0
