@@ -140,7 +140,9 @@ def _tls(spec: BenchSpec) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=str(spec.ca_file)) if spec.ca_file else None
     except OSError as error:
-        raise ConfigError(f"{spec.ca_file} holds no certificates: {error}.") from error
+        raise ConfigError(
+            f"{spec.ca_file} holds no certificates: {error}.", hint="Name a PEM file with the authority's certificate."
+        ) from error
 
 
 def _dialect(spec: BenchSpec) -> Dialect:

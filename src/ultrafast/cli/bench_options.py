@@ -199,7 +199,9 @@ def _workload(options: Mapping[str, Any]) -> WorkloadSpec:
 def _arrival(options: Mapping[str, Any], rate: float | None) -> str:
     if rate is None:
         if options["constant_rate"]:
-            raise ConfigError("--constant-rate needs --request-rate.")
+            raise ConfigError(
+                "--constant-rate needs --request-rate.", hint="Give arrivals per second, such as --request-rate 2.5."
+            )
         return "closed"
     if options["constant_rate"]:
         return "constant"
@@ -222,7 +224,7 @@ def _rate(text: str | None) -> float | None:
 
 def _positive(flag: str, value: float) -> float:
     if not value > 0 or math.isinf(value):
-        raise ConfigError(f"{flag} must be above 0.")
+        raise ConfigError(f"{flag} must be above 0.", hint="Give a number above 0, not inf.")
     return value
 
 
@@ -239,7 +241,10 @@ def _headers(options: Mapping[str, Any]) -> dict[str, str]:
     else:
         key = options["api_key"] or os.environ.get("OPENAI_API_KEY") or ""
     if not key.isascii() or any(character.isspace() for character in key):
-        raise ConfigError("The API key holds a space, a line break or a character outside ASCII.")
+        raise ConfigError(
+            "The API key holds a space, a line break or a character outside ASCII.",
+            hint="Look for a quote or a line break in it.",
+        )
     return headers | ({"authorization": f"Bearer {key}"} if key else {})
 
 

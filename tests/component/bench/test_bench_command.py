@@ -125,8 +125,11 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]):
         ["--api-key-file", "/nonexistent"],
         ["--burstiness", "0"],
         ["--timeout", "0"],
+        ["--api-key", "a b"],
     ],
 )
 def test_wrong_options_say_what_to_do(arguments: list[str], capsys: pytest.CaptureFixture[str]):
     assert main(["bench", *arguments]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("error: ")
+    assert told[-1].startswith("hint: ")
