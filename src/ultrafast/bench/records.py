@@ -267,6 +267,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     peak_in_flight: int = 0
     cpu_s: float = 0.0
     """CPU time of the client during the run, all processes."""
+    server_counted: dict[str, float] = {}
+    """What the server's own metrics counted meanwhile (see `server_metrics`); empty where it shows none."""
 
     @property
     def is_valid(self) -> bool:

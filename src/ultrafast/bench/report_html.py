@@ -12,7 +12,7 @@ from ultrafast.bench.plots import against_load, at, distribution, load_of, parts
 from ultrafast.bench.records import FlagLevel, Run
 from ultrafast.bench.report_console import load_name
 from ultrafast.bench.validity import touched
-from ultrafast.bench.wording import GLOSSARY, NAMES, duration, milliseconds, percent, quantile_name, rate
+from ultrafast.bench.wording import GLOSSARY, NAMES, counted, duration, milliseconds, percent, quantile_name, rate
 
 _TABLE_METRICS = ("ttft", "ttft_service", "ttfot", "tpot", "itl", "gap", "jitter", "max_gap", "e2e", "dispatch_lag", "close_lag")
 Measured = Sequence[tuple[Run, Summary]]
@@ -235,6 +235,7 @@ def _conditions(run: Run) -> str:
         )
         + " ms",
         "client CPU": f"{record.cpu_s:.1f} s",
+        "server meanwhile, by its own metrics": counted(record.server_counted) or "not told",
     } | scenario.metadata
     left, right = _facts(asked), _facts(record.environment)
     return f'<div class="grid2"><div class="panel">{left}</div><div class="panel">{right}</div></div>'

@@ -25,6 +25,7 @@ from ultrafast.bench.processes import run_jobs
 from ultrafast.bench.prompt_files import read_prompts
 from ultrafast.bench.records import Run, RunRecord, Scenario, WarmUp
 from ultrafast.bench.runner import OnProgress, OnRecord, PartialRun, Runner, RunnerSpec
+from ultrafast.bench.server_metrics import counted_between, read_counters
 from ultrafast.bench.target import Target, find_target
 from ultrafast.bench.traces import read_trace, scale
 from ultrafast.bench.validity import judge
@@ -126,10 +127,12 @@ async def measure(spec: BenchSpec, listener: Listener | None = None, stop: async
         started_at = datetime.now(tz=UTC).isoformat(timespec="seconds")
         environment = client_fingerprint(_is_local(client.pool.address)) | target.facts
         budget_s = None if spec.max_duration_s is None else max(0.0, spec.max_duration_s - (time.monotonic() - begin_s))
+        before = await read_counters(client)
         part = await _execute(spec, client, target, sessions, listener, stop, budget_s)
+        counted = counted_between(before, await read_counters(client))
     finally:
         client.pool.close()
-    return _finish(spec, target, sessions, warmed, part, started_at, environment)
+    return _finish(spec, target, sessions, warmed, part, started_at, environment, counted)
 
 
 def open_client(spec: BenchSpec) -> BenchClient:
@@ -229,6 +232,7 @@ def _finish(
     part: PartialRun,
     started_at: str,
     environment: dict[str, str],
+    server_counted: dict[str, float],
 ) -> Run:
     num_planned = sum(len(session.turns) for session in sessions)
     record = RunRecord(
@@ -242,6 +246,7 @@ def _finish(
         loop_lag=part.loop_lag,
         peak_in_flight=part.peak_in_flight,
         cpu_s=part.cpu_s,
+        server_counted=server_counted,
     )
     run = Run(record, part.requests)
     record.flags = judge(run, summarise(run), num_planned)

@@ -183,6 +183,29 @@ async def test_measured_prompts_are_unique_and_never_warmed():
     assert not measured & set(prompts[:-12])
 
 
+async def test_what_the_server_counted_meanwhile_is_told():
+    """Preemptions make a run unrepeatable, whatever its figures are."""
+    pages = {
+        "/metrics": ['vllm:num_preemptions_total{engine="0"} 3.0\n', 'vllm:num_preemptions_total{engine="0"} 5.0\n'],
+        "/version": [{"version": "0.32.0"}],
+        "/props": [{"total_slots": 4, "chat_template": "x" * 500, "default_generation_settings": {"n_ctx": 4096}}],
+    }
+    async with running(scale=SCALE, pages=pages) as server:
+        run = await measure(spec(server))
+    assert run.record.server_counted == {"preemptions": 2.0}
+    assert touched(run.record.flags, "throughput")
+    assert "preempted 2 sequences" in next(flag.message for flag in run.record.flags if flag.code == "preempted")
+    facts = run.record.environment
+    assert (facts["server.version"], facts["server.total_slots"], facts["server.n_ctx"]) == ("0.32.0", "4", "4096")
+    assert "server.chat_template" not in facts
+
+
+async def test_a_server_without_metrics_tells_nothing():
+    run, _ = await run_of("truth")
+    assert run.record.server_counted == {}
+    assert "preempted" not in {flag.code for flag in run.record.flags}
+
+
 async def test_a_budget_ends_the_run_and_the_rest_is_cancelled():
     async with running(scale=1.0) as server:
         run = await measure(spec(server, num_requests=40, max_duration_s=0.5, num_warmups=0, concurrency=2))
