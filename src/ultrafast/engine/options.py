@@ -112,6 +112,7 @@ class EngineFacts:
         state_bytes_per_token: KV bytes that one token costs.
         state_bytes_fixed: bytes of a sequence's state beside those (recurrent state).
         draft: None when there is no draft model.
+        model_hash: of the content of the model file (sampled, see `kvstore.model_key`); "" for an engine without one.
     """
 
     build: str
@@ -140,3 +141,4 @@ class EngineFacts:
     deterministic: str = "off"
     max_num_paused: int = 0
     draft: DraftFacts | None = None
+    model_hash: str = ""
