@@ -105,7 +105,8 @@ def _chunking(overall: Group) -> list[Flag]:
     found = []
     share = overall.coalesced_share or 0.0
     if share > MAX_COALESCED_SHARE:
-        text = f"{share:.0%} of the chunks arrived together with the one before: the gaps are those of a buffer on the way."
+        text = f"{share:.0%} of the chunks arrived together with the one before: "
+        text += "the gaps are those of a buffer on the way, or of a server that guesses tokens."
         found.append(Flag("coalesced", FlagLevel.UNRELIABLE, text, _GAP_METRICS))
     is_counted = overall.metrics["itl"].num_samples > 0
     per_chunk = overall.tokens_per_chunk or 0.0

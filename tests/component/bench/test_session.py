@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,18 @@ async def test_measured_prompts_are_unique_and_never_warmed():
     measured = set(prompts[-12:])
     assert len(measured) == 12
     assert not measured & set(prompts[:-12])
+
+
+async def test_a_client_that_is_the_bottleneck_says_so():
+    class Slow(Listener):
+        def on_record(self, record):
+            time.sleep(0.1)
+
+    async with running(scale=SCALE) as server:
+        run = await measure(spec(server), Slow())
+    assert run.record.loop_lag.p99_s >= 0.1
+    assert not run.record.is_valid
+    assert "it is the bottleneck, not the server" in next(flag.message for flag in run.record.flags if flag.code == "loop_lag")
 
 
 async def test_what_the_server_counted_meanwhile_is_told():
