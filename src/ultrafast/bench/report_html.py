@@ -12,7 +12,7 @@ from ultrafast.bench.plots import against_load, at, distribution, load_of, parts
 from ultrafast.bench.records import FlagLevel, Run
 from ultrafast.bench.report_console import load_name
 from ultrafast.bench.validity import touched
-from ultrafast.bench.wording import GLOSSARY, NAMES, counted, duration, milliseconds, percent, quantile_name, rate
+from ultrafast.bench.wording import GLOSSARY, NAMES, counted, duration, milliseconds, not_applicable, percent, quantile_name, rate
 
 _TABLE_METRICS = ("ttft", "ttft_service", "ttfot", "tpot", "itl", "gap", "jitter", "max_gap", "e2e", "dispatch_lag", "close_lag")
 Measured = Sequence[tuple[Run, Summary]]
@@ -151,7 +151,8 @@ def _cards(run: Run, overall: Group) -> str:
     ]
     if overall.goodput:
         bounds = f"{percent(overall.goodput.low)} to {percent(overall.goodput.high)}"
-        cards.append(("Within SLO", percent(overall.goodput.attainment).removesuffix(" %"), "%", bounds, ""))
+        more = "; ".join(filter(None, (bounds, not_applicable(overall.goodput.num_not_applicable))))
+        cards.append(("Within SLO", percent(overall.goodput.attainment).removesuffix(" %"), "%", more, ""))
     return f'<div class="cards">{"".join(_card(run, *card) for card in cards)}</div>'
 
 

@@ -51,6 +51,12 @@ def milliseconds(seconds: float | None) -> str:
     return f"{value:.1f}" if abs(value) < 99.95 else f"{value:,.0f}"
 
 
+def not_applicable(numbers: Mapping[str, int]) -> str:
+    """For how many requests an SLO had no figure, and so was not held against them; empty for none."""
+    told = ", ".join(f"{NAMES[name]} for {number}" for name, number in numbers.items() if number)
+    return f"not defined: {told}" if told else ""
+
+
 def counted(server: Mapping[str, float]) -> str:
     """What a server counted during a run, in words; empty for nothing."""
     forms: dict[str, tuple[str, Callable[[float], str]]] = {
