@@ -112,7 +112,8 @@ class RequestRecord(msgspec.Struct, kw_only=True):
         scheduled_ns: planned arrival (open loop), or when its slot became free (closed loop).
         sent_ns: first byte written. headers_ns: response head complete. end_ns: body complete (or given up).
         num_asked_prompt_tokens, num_asked_output_tokens: what the workload wanted. None: it had no wish.
-        server_timing: parts told by the `server-timing` header, seconds by name (queue, prefill, compute, ...).
+        server_timing: parts told by the `server-timing` header, or by such a comment at the end of a stream, seconds by name:
+            queue, prefill, compute, network, total.
         is_new_connection: it had to open one; its TTFT then contains the handshake.
         worker: number of the worker process.
     """

@@ -181,9 +181,9 @@ def _parts(summary: Summary) -> str:
         return '<p class="soft">This server does not report its queue and compute time (<code>server-timing</code> header).</p>'
     legend = _legend([(f"part-{name}", name, "box") for name in PARTS])
     note = (
-        '<p class="soft">Mean of E2E, milliseconds. Queue and compute: as the server reports them up to the first token. '
-        "Output: first to last token. Network: everything else that the client saw. Requests are missing where the server sent "
-        "its response head before it knew the parts.</p>"
+        '<p class="soft">Mean of E2E, milliseconds. Queue, compute (first step to last token) and output (the rest of the '
+        "server) as the server reports them; network: everything else that the client saw. Of a server that reports only its "
+        "queue and prefill, compute ends with the first token, and output is from there to the last one.</p>"
     )
     return f'<div class="panel">{legend}{bars}{note}</div>'
 
