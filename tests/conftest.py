@@ -7,11 +7,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.programs import is_required, missing_reason
 from tests.servers import RunningServer, start_server
 
 from ultrafast.models.cache import cache_dir
 from ultrafast.models.pull import pull_model
 from ultrafast.models.registry import DEFAULT_MODEL
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs_program"):
+        if reason := missing_reason(mark.args[0]):
+            (pytest.fail if is_required(mark.args[0]) else pytest.skip)(reason)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from ultrafast.api.options import namespace
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import RequestLogSettings, Settings
 from ultrafast.config.tier_policies import tier_order, tier_policies
-from ultrafast.core.errors import ConfigError, UltrafastError
+from ultrafast.core.errors import ConfigError, ModelFileError, UltrafastError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.dashboard.calls import Objectives
 from ultrafast.dashboard.dashboard import Dashboard, Sources
@@ -30,7 +30,7 @@ from ultrafast.dashboard.feed import Feed
 from ultrafast.dashboard.page import page_routes
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
-from ultrafast.engine.llama.draft_vocab import check_draft_vocabulary
+from ultrafast.engine.llama.draft_vocab import check_draft_vocabulary, no_draft_model
 from ultrafast.engine.llama.machine import check_threads
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.messages import Loading
@@ -84,7 +84,7 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
 
     Raises:
         ModelFileError: the vocabulary cannot be read, or the chat template does not compile.
-        ConfigError: no usable libllama, more threads than cores, or a draft model with another vocabulary.
+        ConfigError: no usable libllama, more threads than cores, or a draft model that is none or has another vocabulary.
     """
     settings = inputs.settings
     vocab = Vocab.load(str(inputs.model.path), settings.engine.libllama_path)
@@ -187,8 +187,11 @@ def _check_draft_model(settings: Settings, vocab: Vocab) -> str | None:
     name = settings.engine.draft_model_path
     if name is None or settings.engine.speculation == "off":
         return None
-    path = str(resolve_model(name).path)
-    draft = Vocab.load(path, settings.engine.libllama_path)
+    try:
+        path = str(resolve_model(name).path)
+        draft = Vocab.load(path, settings.engine.libllama_path)
+    except ModelFileError as error:
+        raise no_draft_model(error) from error
     try:
         check_draft_vocabulary(vocab, draft, path)
     finally:

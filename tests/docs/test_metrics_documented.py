@@ -19,3 +19,10 @@ def test_every_metric_is_documented_and_nothing_else():
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `(ultrafast_\w+)`", text, re.MULTILINE))
     assert documented == exported_names()
+
+
+def test_opentelemetry_names_are_documented():
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    names = {metric.name for metric in Metrics().registry.collect() if metric.name.startswith("gen_ai_")}
+    assert set(re.findall(r"^\| `(gen_ai_\w+)`", text, re.MULTILINE)) == names
+    assert len(names) == 3

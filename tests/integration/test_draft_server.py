@@ -8,6 +8,7 @@ import sys
 import urllib.request
 
 import pytest
+from tests.unit.models.gguf_builder import build
 
 pytestmark = pytest.mark.integration
 
@@ -21,12 +22,25 @@ def test_a_draft_model_with_another_vocabulary_stops_the_start(model_path, slidi
     assert done.stderr.splitlines()[-1].startswith("hint: ")
 
 
-def test_a_draft_model_that_is_not_there_stops_the_start(model_path):
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("nowhere.gguf", None, "there is no such file"),
+        ("text.gguf", b"hello", "not a GGUF file"),
+        ("tiny.gguf", build(), "vocabulary"),
+    ],
+)
+def test_a_draft_model_that_is_none_stops_the_start(model_path, tmp_path, name, content, reason):
+    draft = tmp_path / name
+    if content is not None:
+        draft.write_bytes(content)
     command = [sys.executable, "-m", "ultrafast.cli.main", "serve", "--port", "0", "--model", str(model_path)]
-    command += ["--set", "engine.draft_model_path=/nowhere/draft.gguf"]
+    command += ["--set", f"engine.draft_model_path={draft}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "/nowhere/draft.gguf" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: The draft model: " in done.stderr
+    assert str(draft) in done.stderr
+    assert reason in done.stderr
     assert done.stderr.splitlines()[-1].startswith("hint: ")
 
 

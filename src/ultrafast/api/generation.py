@@ -19,7 +19,7 @@ from ultrafast.api.errors import Headers, error_body
 from ultrafast.api.exchange import ClientGoneError, Exchange, Interruption
 from ultrafast.core.errors import UltrafastError, UnavailableError
 from ultrafast.core.tiers import ServiceTier
-from ultrafast.observe.call import CallRecorder
+from ultrafast.observe.call import CallRecorder, LatencyParts
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent, Started, Usage
 from ultrafast.serving.lane import DeltaLane
 
@@ -141,7 +141,7 @@ class Generation:
                     self._chunks = make_chunks(self._facts)
         assert self._chunks is not None, "serving begins with Started"
         assert self.completed is not None, "serving ends with Completed"
-        await self.exchange.finish(self._chunks.usage(self.completed.usage) + DONE)
+        await self.exchange.finish(self._chunks.usage(self.completed.usage) + self._last_timing() + DONE)
 
     def _can_write_at_once(self) -> bool:
         return self._chunks is not None and self.exchange.can_write_at_once()
@@ -195,7 +195,29 @@ class Generation:
                 silent_s = 0.0
             pause_s = min(interval_s - silent_s, stall_s / 4)
 
+    def _last_timing(self) -> bytes:
+        """What the headers of a stream came too early for, as a comment: no client trips over it, and ours read it."""
+        now = self.exchange.clock()
+        parts = self.parts(now)
+        assert parts is not None, "serving ends with Completed"
+        total_s = now - self.exchange.arrival_s
+        told = (("network", parts.network_s), ("queue", parts.queue_s), ("compute", parts.compute_s), ("total", total_s))
+        text = ", ".join(f"{name};dur={value * 1000:.1f}" for name, value in told)
+        return b": server-timing " + text.encode() + b"\n\n"
+
     # -- both
+
+    def parts(self, now: float) -> LatencyParts | None:
+        """The time until `now` in its four parts; None while serving goes on."""
+        if self.completed is None:
+            return None
+        exchange, timings = self.exchange, self.completed.timings
+        return LatencyParts.divide(
+            now - exchange.arrival_s,
+            network_s=exchange.body_read_s + exchange.write_blocked_s,
+            queue_s=timings.queue_s,
+            compute_s=timings.compute_s,
+        )
 
     def _take_frame(self, event: Started | Completed) -> None:
         if isinstance(event, Started):

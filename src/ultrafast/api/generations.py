@@ -31,7 +31,6 @@ from ultrafast.core.errors import (
     UnavailableError,
 )
 from ultrafast.core.tiers import ServiceTier
-from ultrafast.observe.call import LatencyParts
 from ultrafast.observe.metrics import Outcome
 from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptions, Started, Usage
 
@@ -138,7 +137,7 @@ class Generations:
                 raise
             finally:
                 now = exchange.clock()
-                recorder.finish(outcome, now, _parts(generation, now) if outcome is Outcome.COMPLETED else None)
+                recorder.finish(outcome, now, generation.parts(now) if outcome is Outcome.COMPLETED else None)
                 self._slo.count(generation, promise, outcome, now)
                 self._bills.count(generation, tier, outcome)
                 exchange.log_values = _log_values(generation, call, request, outcome)
@@ -234,18 +233,6 @@ def _outcome(error: BaseException | None) -> Outcome:
     if isinstance(error, InvalidRequestError | ModelNotFoundError | OverloadedError | UnavailableError):
         return Outcome.REJECTED
     return Outcome.FAILED
-
-
-def _parts(generation: Generation, now: float) -> LatencyParts | None:
-    if generation.completed is None:
-        return None
-    exchange, timings = generation.exchange, generation.completed.timings
-    return LatencyParts.divide(
-        now - exchange.arrival_s,
-        network_s=exchange.body_read_s + exchange.write_blocked_s,
-        queue_s=timings.queue_s,
-        compute_s=timings.compute_s,
-    )
 
 
 def _log_values(

@@ -13,7 +13,17 @@ import msgspec
 from ultrafast.bench.http1 import Connection, ConnectionPool, encode_request
 from ultrafast.bench.records import Chunk, ErrorClass, Failure, Outcome, RequestRecord
 from ultrafast.bench.sse import SseError, SseParser
-from ultrafast.bench.wire import DONE, Event, decode_event, generated, read_error, read_error_body, read_server_timing, read_usage
+from ultrafast.bench.wire import (
+    DONE,
+    TIMING_COMMENT,
+    Event,
+    decode_event,
+    generated,
+    read_error,
+    read_error_body,
+    read_server_timing,
+    read_usage,
+)
 
 _OVERLOADED = (429, 503)
 
@@ -121,6 +131,8 @@ class StreamReader:
 
     def _conclude(self) -> None:
         record = self._record
+        if self._sse.last_comment.startswith(TIMING_COMMENT):
+            record.server_timing |= read_server_timing(self._sse.last_comment.removeprefix(TIMING_COMMENT).decode("latin-1"))
         if record.failure is None:
             self._judge()
         if record.failure is None:

@@ -6,7 +6,7 @@ a client or server that makes requests wait cannot hide it (coordinated omission
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ultrafast.bench.records import ChunkKind, RequestRecord
@@ -20,9 +20,12 @@ COALESCED_GAP_S = 0.001
 class Parts:
     """Where the time of a request went, seconds; the four sum to its E2E.
 
-    network: everything else that the client saw: dispatch, handshake, transfer, the server's HTTP edge.
-    queue, compute: as the server reports them (`server-timing`: queue; prefill or compute).
-    output: first generated chunk to the last one.
+    Of a server that tells all of it (`server-timing`: queue, compute, total), as in its metrics:
+    queue, compute: waiting for a place; first step to last token. output: the rest of the server's time.
+    network: everything else that the client saw: dispatch, handshake, transfer, and what the server spent reading and writing.
+
+    Of one that tells only what was before the first token (queue, prefill):
+    queue, compute: the same up to there. output: first generated chunk to the last one. network: everything else.
     """
 
     network_s: float
@@ -153,7 +156,17 @@ def _parts(record: RequestRecord) -> Parts | None:
     if "queue" not in timing:
         return None
     first_ns, last_ns = record.chunks[0].stamp_ns, record.chunks[-1].stamp_ns
+    if {"compute", "total"} <= timing.keys():
+        return _whole_parts(timing, _seconds(record.scheduled_ns, last_ns))
     ttft_s = _seconds(record.scheduled_ns, first_ns)
     queue_s = min(timing["queue"], ttft_s)
     compute_s = min(timing.get("prefill", timing.get("compute", 0.0)), ttft_s - queue_s)
     return Parts(ttft_s - queue_s - compute_s, queue_s, compute_s, _seconds(first_ns, last_ns))
+
+
+def _whole_parts(timing: Mapping[str, float], e2e_s: float) -> Parts:
+    queue_s = min(timing["queue"], e2e_s)
+    compute_s = min(timing["compute"], e2e_s - queue_s)
+    output_s = max(0.0, timing["total"] - timing["queue"] - timing["compute"] - timing.get("network", 0.0))
+    output_s = min(output_s, e2e_s - queue_s - compute_s)
+    return Parts(e2e_s - queue_s - compute_s - output_s, queue_s, compute_s, output_s)

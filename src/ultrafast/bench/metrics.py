@@ -15,6 +15,7 @@ import numpy as np
 
 from ultrafast.bench.figures import RequestFigures, figures_of
 from ultrafast.bench.records import Outcome, RequestRecord, Run, Window
+from ultrafast.bench.stats.clustered import clustered_quantile_interval
 from ultrafast.bench.stats.gaps import pooled_jitter, pooled_jitter_interval
 from ultrafast.bench.stats.percentiles import nearest_rank, quantile_interval
 from ultrafast.bench.stats.proportions import wilson_interval
@@ -24,7 +25,7 @@ DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99)
 ADJUSTED = ("ttft", "ttft_service", "e2e")
 """Metrics in which a failed request counts as infinity."""
 CORRELATED = ("gap", "itl")
-"""Their samples are not independent within a request, so the order-statistic interval does not hold for them."""
+"""Their samples are not independent within a request: their interval takes whole requests as the unit."""
 METRICS = (
     "ttft", "ttft_service", "ttfot", "ttfb", "dispatch_lag", "tpot", "itl", "gap", "jitter", "max_gap", "e2e", "close_lag",
 )  # fmt: skip
@@ -205,25 +206,31 @@ def _group(
 
 
 def _metric(metric: str, figures: Sequence[RequestFigures], num_lost: int, quantiles: Sequence[float]) -> MetricSummary:
-    values = np.sort(np.asarray([value for figure in figures for value in values_of(figure, metric)], dtype=np.float64))
+    by_request = [values_of(figure, metric) for figure in figures]
+    values = np.sort(np.asarray([value for each in by_request for value in each], dtype=np.float64))
     adjusted = np.append(values, np.full(num_lost if metric in ADJUSTED else 0, np.inf))
     has_samples = len(values) > 0
     return MetricSummary(
         num_samples=len(values),
-        num_null=sum(not values_of(figure, metric) for figure in figures),
+        num_null=sum(not each for each in by_request),
         mean=float(values.mean()) if has_samples else None,
         std=float(values.std()) if has_samples else None,
         low=float(values[0]) if has_samples else None,
         high=float(values[-1]) if has_samples else None,
-        percentiles=[_percentile(metric, values, adjusted, quantile) for quantile in quantiles],
+        percentiles=[
+            _percentile(values, adjusted, quantile, by_request if metric in CORRELATED else None) for quantile in quantiles
+        ],
     )
 
 
 def _percentile(
-    metric: str, values: np.typing.NDArray[np.float64], adjusted: np.typing.NDArray[np.float64], q: float
+    values: np.typing.NDArray[np.float64],
+    adjusted: np.typing.NDArray[np.float64],
+    q: float,
+    clusters: Sequence[Sequence[float]] | None,
 ) -> Percentile:
     adj = nearest_rank(adjusted, q)
-    interval = None if metric in CORRELATED else quantile_interval(adjusted, q)
+    interval = quantile_interval(adjusted, q) if clusters is None else clustered_quantile_interval(clusters, q)
     low, high = (interval.low, interval.high) if interval else (None, None)
     return Percentile(q, nearest_rank(values, q), adj, low, high, adj == math.inf)
 

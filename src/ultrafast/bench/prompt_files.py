@@ -10,6 +10,8 @@ import msgspec
 
 from ultrafast.core.errors import UltrafastError
 
+_HINT = "Name a text file with one prompt a line, or JSON Lines with `prompt` or `messages`."
+
 
 class PromptFileError(UltrafastError):
     """A prompt file cannot be read."""
@@ -41,10 +43,11 @@ def read_prompts(path: Path) -> list[FilePrompt]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise PromptFileError(f"{path} cannot be read: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise PromptFileError(f"{path} cannot be read: {reason}.", hint=_HINT) from error
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
-        raise PromptFileError(f"{path} holds no prompts.")
+        raise PromptFileError(f"{path} holds no prompts.", hint=_HINT)
     if path.suffix.lower() in (".jsonl", ".json", ".ndjson"):
         return [_read_line(path, number, line) for number, line in numbered]
     return [FilePrompt(({"role": "user", "content": line},)) for _, line in numbered]

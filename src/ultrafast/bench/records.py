@@ -112,7 +112,8 @@ class RequestRecord(msgspec.Struct, kw_only=True):
         scheduled_ns: planned arrival (open loop), or when its slot became free (closed loop).
         sent_ns: first byte written. headers_ns: response head complete. end_ns: body complete (or given up).
         num_asked_prompt_tokens, num_asked_output_tokens: what the workload wanted. None: it had no wish.
-        server_timing: parts told by the `server-timing` header, seconds by name (queue, prefill, compute, ...).
+        server_timing: parts told by the `server-timing` header, or by such a comment at the end of a stream, seconds by name:
+            queue, prefill, compute, network, total.
         is_new_connection: it had to open one; its TTFT then contains the handshake.
         worker: number of the worker process.
     """
@@ -267,6 +268,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     peak_in_flight: int = 0
     cpu_s: float = 0.0
     """CPU time of the client during the run, all processes."""
+    server_counted: dict[str, float] = {}
+    """What the server's own metrics counted meanwhile (see `server_metrics`); empty where it shows none."""
 
     @property
     def is_valid(self) -> bool:

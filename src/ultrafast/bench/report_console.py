@@ -12,7 +12,7 @@ from ultrafast.bench.metrics import Group as Figures
 from ultrafast.bench.metrics import MetricSummary, Percentile, Summary
 from ultrafast.bench.records import FlagLevel, Run
 from ultrafast.bench.validity import touched
-from ultrafast.bench.wording import NAMES, duration, milliseconds, percent, quantile_name, rate
+from ultrafast.bench.wording import NAMES, counted, duration, milliseconds, not_applicable, percent, quantile_name, rate
 
 _STYLES = {FlagLevel.INVALID: "bold red", FlagLevel.UNRELIABLE: "yellow", FlagLevel.NOTE: "dim"}
 
@@ -135,10 +135,15 @@ def _totals(overall: Figures, run: Run) -> Table:
                 f"{rate(overall.goodput.per_s)} / {percent(overall.goodput.attainment)}{bounds}",
             )
         )
+        if missing := not_applicable(overall.goodput.num_not_applicable):
+            rows.append(("SLOs that were not applicable", missing))
     if overall.parts_s:
         parts = ", ".join(f"{name} {milliseconds(value)}" for name, value in overall.parts_s.items())
         rows.append((f"Four parts of E2E, mean of {overall.num_with_parts} requests (ms)", parts))
+    rows.append(("Most requests in flight", str(run.record.peak_in_flight)))
     rows.append(("Client loop lag P99 (ms) / CPU (s)", f"{milliseconds(run.record.loop_lag.p99_s)} / {run.record.cpu_s:.1f}"))
+    if told := counted(run.record.server_counted):
+        rows.append(("Server meanwhile, by its own metrics", told))
     for row in rows:
         table.add_row(*row)
     return table

@@ -12,7 +12,7 @@ from ultrafast.bench.plots import against_load, at, distribution, load_of, parts
 from ultrafast.bench.records import FlagLevel, Run
 from ultrafast.bench.report_console import load_name
 from ultrafast.bench.validity import touched
-from ultrafast.bench.wording import GLOSSARY, NAMES, duration, milliseconds, percent, quantile_name, rate
+from ultrafast.bench.wording import GLOSSARY, NAMES, counted, duration, milliseconds, not_applicable, percent, quantile_name, rate
 
 _TABLE_METRICS = ("ttft", "ttft_service", "ttfot", "tpot", "itl", "gap", "jitter", "max_gap", "e2e", "dispatch_lag", "close_lag")
 Measured = Sequence[tuple[Run, Summary]]
@@ -151,7 +151,8 @@ def _cards(run: Run, overall: Group) -> str:
     ]
     if overall.goodput:
         bounds = f"{percent(overall.goodput.low)} to {percent(overall.goodput.high)}"
-        cards.append(("Within SLO", percent(overall.goodput.attainment).removesuffix(" %"), "%", bounds, ""))
+        more = "; ".join(filter(None, (bounds, not_applicable(overall.goodput.num_not_applicable))))
+        cards.append(("Within SLO", percent(overall.goodput.attainment).removesuffix(" %"), "%", more, ""))
     return f'<div class="cards">{"".join(_card(run, *card) for card in cards)}</div>'
 
 
@@ -180,9 +181,9 @@ def _parts(summary: Summary) -> str:
         return '<p class="soft">This server does not report its queue and compute time (<code>server-timing</code> header).</p>'
     legend = _legend([(f"part-{name}", name, "box") for name in PARTS])
     note = (
-        '<p class="soft">Mean of E2E, milliseconds. Queue and compute: as the server reports them up to the first token. '
-        "Output: first to last token. Network: everything else that the client saw. Requests are missing where the server sent "
-        "its response head before it knew the parts.</p>"
+        '<p class="soft">Mean of E2E, milliseconds. Queue, compute (first step to last token) and output (the rest of the '
+        "server) as the server reports them; network: everything else that the client saw. Of a server that reports only its "
+        "queue and prefill, compute ends with the first token, and output is from there to the last one.</p>"
     )
     return f'<div class="panel">{legend}{bars}{note}</div>'
 
@@ -235,6 +236,7 @@ def _conditions(run: Run) -> str:
         )
         + " ms",
         "client CPU": f"{record.cpu_s:.1f} s",
+        "server meanwhile, by its own metrics": counted(record.server_counted) or "not told",
     } | scenario.metadata
     left, right = _facts(asked), _facts(record.environment)
     return f'<div class="grid2"><div class="panel">{left}</div><div class="panel">{right}</div></div>'

@@ -12,6 +12,7 @@ from ultrafast.bench.figures import figures_of
 from ultrafast.bench.metrics import Summary, samples, summarise
 from ultrafast.bench.records import RequestRecord, Run
 from ultrafast.bench.stats.percentiles import nearest_rank
+from ultrafast.bench.wording import GLOSSARY, NAMES
 
 
 def to_json(run: Run, summary: Summary) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def to_json(run: Run, summary: Summary) -> dict[str, Any]:
         "run": msgspec.to_builtins(run.record),
         "is_valid": run.record.is_valid,
         "groups": msgspec.to_builtins(summary.groups),
+        "definitions": {name: GLOSSARY[title] for name, title in NAMES.items()},
     }
 
 

@@ -25,10 +25,11 @@ from ultrafast.bench.processes import run_jobs
 from ultrafast.bench.prompt_files import read_prompts
 from ultrafast.bench.records import Run, RunRecord, Scenario, WarmUp
 from ultrafast.bench.runner import OnProgress, OnRecord, PartialRun, Runner, RunnerSpec
+from ultrafast.bench.server_metrics import counted_between, read_counters
 from ultrafast.bench.target import Target, find_target
 from ultrafast.bench.traces import read_trace, scale
 from ultrafast.bench.validity import judge
-from ultrafast.bench.warm_up import WarmUpSpec, warm_up
+from ultrafast.bench.warm_up import MAX_WARM_UP_S, WarmUpSpec, warm_up
 from ultrafast.bench.worker import Job
 from ultrafast.bench.workload import Session, WorkloadSpec, plan_prompts, plan_random, plan_trace, planned_duration_s
 from ultrafast.core.errors import ConfigError
@@ -36,6 +37,8 @@ from ultrafast.core.errors import ConfigError
 _WARM_SEED = 1 << 40
 """Added to the seed for warm-up prompts: never those that are measured."""
 _MAX_WARM_CONCURRENCY = 32
+_MAX_WARM_UP_SHARE = 0.25
+"""Of the time limit of a run: the rest is for what is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class BenchSpec:
         name: of the scenario, for reports.
         prompts_path, trace_path: at most one; else random text of `workload`'s lengths.
         speed: of a replayed trace; 2 is twice as fast.
-        max_duration_s: of the window and its drain, in all.
+        max_duration_s: of everything, from the first question to the server to the end of the drain.
         extra: fields added to every request body.
         ca_file: certificates to trust instead of the system's. is_insecure: trust any.
     """
@@ -110,9 +113,12 @@ async def measure(spec: BenchSpec, listener: Listener | None = None, stop: async
     listener = listener or Listener()
     if spec.num_processes > 1 and (spec.is_insecure or spec.ca_file):
         raise ConfigError("Several processes cannot use their own certificates.", hint="Leave --processes at 1.")
+    begin_s = time.monotonic()
     client = open_client(spec)
     try:
-        target = await find_target(client, spec.model, _dialect(spec), spec.extra, spec.workload.seed)
+        target = await find_target(
+            client, spec.model, Dialect(path=spec.path, ignores_eos=spec.ignores_eos), spec.extra, spec.workload.seed
+        )
         listener.on_target(target)
         sessions = make_plan(spec, target)
         listener.on_plan(sessions, planned_duration_s(sessions))
@@ -120,10 +126,13 @@ async def measure(spec: BenchSpec, listener: Listener | None = None, stop: async
         listener.on_warm_up(warmed)
         started_at = datetime.now(tz=UTC).isoformat(timespec="seconds")
         environment = client_fingerprint(_is_local(client.pool.address)) | target.facts
-        part = await _execute(spec, client, target, sessions, listener, stop)
+        budget_s = None if spec.max_duration_s is None else max(0.0, spec.max_duration_s - (time.monotonic() - begin_s))
+        before = await read_counters(client)
+        part = await _execute(spec, client, target, sessions, listener, stop, budget_s)
+        counted = counted_between(before, await read_counters(client))
     finally:
         client.pool.close()
-    return _finish(spec, target, sessions, warmed, part, started_at, environment)
+    return _finish(spec, target, sessions, warmed, part, started_at, environment, counted)
 
 
 def open_client(spec: BenchSpec) -> BenchClient:
@@ -140,11 +149,9 @@ def _tls(spec: BenchSpec) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=str(spec.ca_file)) if spec.ca_file else None
     except OSError as error:
-        raise ConfigError(f"{spec.ca_file} holds no certificates: {error}.") from error
-
-
-def _dialect(spec: BenchSpec) -> Dialect:
-    return Dialect(path=spec.path, ignores_eos=spec.ignores_eos)
+        raise ConfigError(
+            f"{spec.ca_file} holds no certificates: {error}.", hint="Name a PEM file with the authority's certificate."
+        ) from error
 
 
 async def _warm(spec: BenchSpec, client: BenchClient, target: Target) -> WarmUp:
@@ -163,7 +170,8 @@ async def _warm(spec: BenchSpec, client: BenchClient, target: Target) -> WarmUp:
     )
     if spec.trace_path is not None or spec.prompts_path is not None:
         own = msgspec.structs.replace(own, num_shared_tokens=0)
-    warm_spec = WarmUpSpec(concurrency=concurrency, num_requests=spec.num_warmups)
+    limit_s = min(MAX_WARM_UP_S, (spec.max_duration_s or float("inf")) * _MAX_WARM_UP_SHARE)
+    warm_spec = WarmUpSpec(concurrency=concurrency, num_requests=spec.num_warmups, max_duration_s=limit_s)
     return await warm_up(client, target, plan_random(own, target.calibration), warm_spec, spec.extra)
 
 
@@ -174,6 +182,7 @@ async def _execute(
     sessions: Sequence[Session],
     listener: Listener,
     stop: asyncio.Event | None,
+    budget_s: float | None,
 ) -> PartialRun:
     is_open_loop = spec.trace_path is not None or spec.workload.arrival != "closed"
     runner_spec = RunnerSpec(
@@ -181,7 +190,7 @@ async def _execute(
         dialect=target.dialect,
         is_open_loop=is_open_loop,
         concurrency=spec.concurrency,
-        budget_s=spec.max_duration_s,
+        budget_s=budget_s,
         extra=spec.extra,
     )
     if spec.num_processes > 1:
@@ -223,26 +232,29 @@ def _finish(
     part: PartialRun,
     started_at: str,
     environment: dict[str, str],
+    server_counted: dict[str, float],
 ) -> Run:
     num_planned = sum(len(session.turns) for session in sessions)
     record = RunRecord(
         run_id=uuid.uuid4().hex,
         started_at=started_at,
         client_version=__version__,
-        scenario=_scenario(spec, target, num_planned),
+        scenario=scenario_of(spec, target, num_planned),
         window=part.window,
         environment=environment,
         warm_up=warmed,
         loop_lag=part.loop_lag,
         peak_in_flight=part.peak_in_flight,
         cpu_s=part.cpu_s,
+        server_counted=server_counted,
     )
     run = Run(record, part.requests)
     record.flags = judge(run, summarise(run), num_planned)
     return run
 
 
-def _scenario(spec: BenchSpec, target: Target, num_planned: int) -> Scenario:
+def scenario_of(spec: BenchSpec, target: Target, num_planned: int) -> Scenario:
+    """The conditions of a run."""
     workload = spec.workload
     is_open_loop = workload.arrival != "closed"
     arrival = f"replay:{spec.trace_path.name}" if spec.trace_path else workload.arrival

@@ -25,6 +25,8 @@ class SseParser:
         self._data: list[bytes] = []
         self._skips_line_feed = False
         self._is_at_start = True
+        self.last_comment = b""
+        """Text of the last comment, without the colon."""
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of the events that `piece` completes, in order; comments, empty events and other fields give none.
@@ -57,6 +59,8 @@ class SseParser:
             if line.startswith(b"data:"):
                 start = 6 if line[5:6] == b" " else 5
                 self._data.append(line[start:])
+            elif line.startswith(b":"):
+                self.last_comment = line[1:].strip()
             elif line == b"data":
                 self._data.append(b"")
             elif not line and self._data:

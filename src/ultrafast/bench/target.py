@@ -20,6 +20,8 @@ _PROBE_TEXT, _PROBE_TOKENS = "Count from one to twenty.", 8
 _NUM_TRIES, _MAX_WAIT_S = 5, 3.0
 _FEW_WORDS, _MANY_WORDS = 40, 240
 _PREFLIGHT_TIMEOUT_S = 120.0
+_MAX_FACT_CHARS = 200
+"""Longer ones are chat templates and the like."""
 
 
 class TargetError(UltrafastError):
@@ -51,6 +53,8 @@ async def find_target(client: BenchClient, model: str | None, dialect: Dialect, 
         TargetError: with the server's own words where it has any.
     """
     listed, facts = await _ask_models(client, model)
+    if facts.get("server.owned_by") != "ultrafast":  # ours tells all of it in the entry of the model
+        facts |= await _ask_flags(client)
     chosen = model or listed
     if chosen is None:
         raise TargetError("The server names no model at /v1/models.", hint="Give one with --model.")
@@ -124,6 +128,25 @@ async def _ask_models(client: BenchClient, wanted: str | None) -> tuple[str | No
     if mine is not None:
         facts |= _flatten(mine)
     return (str(mine["id"]) if mine and mine.get("id") else None), facts
+
+
+async def _ask_flags(client: BenchClient) -> dict[str, str]:
+    """Build and flags, from the pages where other servers tell them: vLLM's /version, llama-server's /props."""
+    facts: dict[str, str] = {}
+    for path in ("/version", "/props"):
+        try:
+            status, body, _ = await fetch(client.pool, path, client.headers)
+            told = msgspec.json.decode(body, type=dict[str, Any]) if status == 200 else {}
+        except (OSError, TimeoutError, msgspec.DecodeError):
+            continue
+        for name, value in told.items():
+            inner = value.items() if isinstance(value, dict) else [(None, value)]
+            facts |= {
+                f"server.{key or name}": str(one)
+                for key, one in inner
+                if isinstance(one, (str, int, float, bool)) and len(str(one)) <= _MAX_FACT_CHARS
+            }
+    return facts
 
 
 def _flatten(model: dict[str, Any]) -> dict[str, str]:

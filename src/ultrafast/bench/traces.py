@@ -22,6 +22,7 @@ from ultrafast.observe.request_log.reader import RequestLogError, is_request_log
 from ultrafast.observe.request_log.record import LogRecord
 
 MOONCAKE_BLOCK_TOKENS = 512
+_FORMATS = "Name an Azure CSV, a Mooncake JSONL, a result of `ultrafast bench` or a request log."
 
 
 class TraceError(UltrafastError):
@@ -63,7 +64,10 @@ def read_trace(path: Path) -> list[TraceEntry]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path} cannot be read: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise TraceError(f"{path} cannot be read: {reason}.", hint=_FORMATS) from error
+    if not text.strip():
+        raise TraceError(f"{path} holds no requests.", hint=_FORMATS)
     first = text.partition("\n")[0]
     if is_request_log(first):
         entries = _read_request_log(path)
@@ -76,7 +80,7 @@ def read_trace(path: Path) -> list[TraceEntry]:
     else:
         raise _bad(path, 1, "the first line is neither a CSV head with TIMESTAMP nor JSON")
     if not entries:
-        raise TraceError(f"{path} holds no requests.")
+        raise TraceError(f"{path} holds no requests.", hint="It has a head and nothing else; take another trace.")
     return _from_zero(entries)
 
 
@@ -182,6 +186,4 @@ def _azure_seconds(stamp: str) -> float:
 
 
 def _bad(path: Path, line: int, reason: str) -> TraceError:
-    return TraceError(
-        f"{path}, line {line}: {reason}.", hint="Azure CSV, Mooncake JSONL, a result of `ultrafast bench` or a request log."
-    )
+    return TraceError(f"{path}, line {line}: {reason}.", hint=_FORMATS)

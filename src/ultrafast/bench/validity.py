@@ -40,6 +40,7 @@ def judge(run: Run, summary: Summary, num_planned: int) -> list[Flag]:
         lambda: _output_lengths(ok),
         lambda: _cache(run, ok),
         lambda: _window(run),
+        lambda: _server(run),
         lambda: _tiers(ok),
         lambda: _warm_up(run),
     ]
@@ -104,7 +105,8 @@ def _chunking(overall: Group) -> list[Flag]:
     found = []
     share = overall.coalesced_share or 0.0
     if share > MAX_COALESCED_SHARE:
-        text = f"{share:.0%} of the chunks arrived together with the one before: the gaps are those of a buffer on the way."
+        text = f"{share:.0%} of the chunks arrived together with the one before: "
+        text += "the gaps are those of a buffer on the way, or of a server that guesses tokens."
         found.append(Flag("coalesced", FlagLevel.UNRELIABLE, text, _GAP_METRICS))
     is_counted = overall.metrics["itl"].num_samples > 0
     per_chunk = overall.tokens_per_chunk or 0.0
@@ -183,6 +185,17 @@ def _window(run: Run) -> list[Flag]:
         return []
     text = f"The window of {window_s:.1f} s is short beside requests of {median(lengths):.1f} s: rates are those of the start."
     return [Flag("short_window", FlagLevel.UNRELIABLE, text, ("throughput",))]
+
+
+def _server(run: Run) -> list[Flag]:
+    counted, found = run.record.server_counted, []
+    if number := counted.get("restarts"):
+        text = f"The server replaced its engine {number:g} times meanwhile: the figures are those of a failure."
+        found.append(Flag("engine_restarted", FlagLevel.UNRELIABLE, text))
+    if number := counted.get("preemptions"):
+        text = f"The server preempted {number:g} sequences for want of KV: another run of the same load will differ."
+        found.append(Flag("preempted", FlagLevel.UNRELIABLE, text, ("tpot", "e2e", "throughput", *_GAP_METRICS)))
+    return found
 
 
 def _tiers(ok: Sequence[RequestRecord]) -> list[Flag]:

@@ -23,6 +23,7 @@ from ultrafast.bench.workload import PlannedRequest, Session
 
 STEADY_SHARE = 0.05
 MAX_ROUNDS = 10
+MAX_WARM_UP_S = 60.0
 MIN_ROUND = 4
 MAX_OUTPUT_TOKENS = 32
 
@@ -32,7 +33,7 @@ class WarmUpSpec(msgspec.Struct, kw_only=True, frozen=True):
 
     concurrency: int
     num_requests: int | None = None
-    max_duration_s: float = 60.0
+    max_duration_s: float = MAX_WARM_UP_S
 
 
 async def warm_up(

@@ -12,6 +12,8 @@ import msgspec
 from ultrafast.bench.records import ChunkKind, Usage
 
 DONE = b"[DONE]"
+TIMING_COMMENT = b"server-timing "
+"""Begins the comment in which our server tells the parts of a stream at its end: its headers came too early for them."""
 
 
 class Choice(msgspec.Struct):

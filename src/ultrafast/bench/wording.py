@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 NAMES = {
     "ttft": "TTFT",
@@ -48,6 +49,23 @@ def milliseconds(seconds: float | None) -> str:
     if abs(value) < 9.995:
         return f"{value:.2f}"
     return f"{value:.1f}" if abs(value) < 99.95 else f"{value:,.0f}"
+
+
+def not_applicable(numbers: Mapping[str, int]) -> str:
+    """For how many requests an SLO had no figure, and so was not held against them; empty for none."""
+    told = ", ".join(f"{NAMES[name]} for {number}" for name, number in numbers.items() if number)
+    return f"not defined: {told}" if told else ""
+
+
+def counted(server: Mapping[str, float]) -> str:
+    """What a server counted during a run, in words; empty for nothing."""
+    forms: dict[str, tuple[str, Callable[[float], str]]] = {
+        "preemptions": ("preemptions", lambda value: f"{value:g}"),
+        "restarts": ("restarts", lambda value: f"{value:g}"),
+        "cache_hit_share": ("prefix cache hits", percent),
+        "mean_queue_s": ("mean queue", lambda value: f"{milliseconds(value)} ms"),
+    }
+    return ", ".join(f"{title} {form(server[name])}" for name, (title, form) in forms.items() if name in server)
 
 
 def rate(per_s: float | None) -> str:

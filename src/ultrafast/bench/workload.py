@@ -183,10 +183,12 @@ def _text(num_tokens: int, calibration: Calibration, shared: str, spec: Workload
 
 def _with_nonce(messages: Sequence[dict[str, Any]], spec: WorkloadSpec, index: int) -> list[dict[str, Any]]:
     first, *rest = messages
-    if not spec.is_cold or not isinstance(first.get("content"), str):
+    if not spec.is_cold:
         return list(messages)
-    nonce = random_text(NONCE_WORDS, spec.words_seed, _TEXT_KEY, index)
-    return [{**first, "content": f"[{nonce}]\n{first['content']}"}, *rest]
+    nonce = f"[{random_text(NONCE_WORDS, spec.words_seed, _TEXT_KEY, index)}]\n"
+    content = first.get("content") or ""
+    parts = [{"type": "text", "text": nonce}, *content] if isinstance(content, list) else f"{nonce}{content}"
+    return [{**first, "content": parts}, *rest]
 
 
 def _trace_text(entry: TraceEntry, calibration: Calibration, spec: WorkloadSpec, index: int) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -79,8 +80,7 @@ def ablate(**options: Any) -> int:
     console = Console(stderr=True)
     console.print(f"plan     {describe(spec)}", highlight=False, soft_wrap=True)
     if options["dry_run"]:
-        for pipeline in spec.pipelines:
-            click.echo(_describe_pipeline(pipeline))
+        _tell_plan(spec, options["is_json"])
         return 0
     report = Report(_run(spec, console))
     if options["html"]:
@@ -119,6 +119,31 @@ def describe(spec: AblationSpec) -> str:
     )
 
 
+def _tell_plan(spec: AblationSpec, is_json: bool) -> None:
+    if is_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(plan_json(spec)), indent=2).decode())
+        return
+    for pipeline in spec.pipelines:
+        click.echo(_describe_pipeline(pipeline))
+
+
+def plan_json(spec: AblationSpec) -> dict[str, Any]:
+    """The same for programs: everything but the key."""
+    return {
+        "type": "ablation-plan",
+        "num_requests": spec.num_requests,
+        "num_rounds": spec.num_rounds,
+        "num_servers": spec.num_servers,
+        "seed": spec.seed,
+        "timeout_s": spec.timeout_s,
+        "max_duration_s": spec.max_duration_s,
+        "workloads": [asdict(load) | {"num_requests": load.num_requests} for load in spec.workloads],
+        "pipelines": [
+            {"name": one.name, "is_streamed": one.is_streamed, "settings": dict(one.settings)} for one in spec.pipelines
+        ],
+    }
+
+
 def _describe_pipeline(pipeline: Pipeline) -> str:
     """What would reproduce its server by hand."""
     settings = "".join(f" --set {name}={setting_text(value)}" for name, value in pipeline.settings.items())
@@ -132,8 +157,7 @@ def _spec(options: dict[str, Any]) -> AblationSpec:
                 f"{flag} is not for `ultrafast ablate`: its servers listen on free local ports.", hint="Leave it out."
             )
     loaded = load_from_options(options)
-    if not options["dry_run"]:
-        resolve_model(loaded.settings.model.path_or_name)  # a missing model is an error of now, not of the first server
+    resolve_model(loaded.settings.model.path_or_name)  # a missing model is an error of now, not of the first server
     check_switches({name: value for name, value, _ in effective(loaded)}, _given(options))
     keys = read_api_keys(loaded.settings.server.api_key_file, os.environ)
     return AblationSpec(

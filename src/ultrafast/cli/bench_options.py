@@ -20,6 +20,7 @@ from ultrafast.bench.metrics import SLO_METRICS
 from ultrafast.bench.session import BenchSpec
 from ultrafast.bench.tier_mix import parse_tier_mix
 from ultrafast.bench.workload import SHAPES, WorkloadSpec
+from ultrafast.cli.vllm_words import SeveralValues
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.core.errors import ConfigError
 
@@ -49,19 +50,30 @@ _OPTIONS = (
     click.option(
         "--scenario", type=click.Choice(SCENARIOS), default="short-short", show_default=True, help="Shape of prompts and answers."
     ),
-    click.option("--input-len", metavar="LENGTHS", help="Prompt tokens: 512, uniform:64-256 or lognormal:512,0.5[,MAX]."),
-    click.option("--output-len", metavar="LENGTHS", help="Output tokens, written the same way."),
+    click.option(
+        "--input-len",
+        "--random-input-len",
+        metavar="LENGTHS",
+        help="Prompt tokens: 512, uniform:64-256 or lognormal:512,0.5[,MAX].",
+    ),
+    click.option("--output-len", "--random-output-len", metavar="LENGTHS", help="Output tokens, written the same way."),
     click.option(
         "--prompts", type=click.Path(path_type=Path), metavar="FILE", help="Own prompts: JSONL, or text with one per line."
     ),
-    click.option("--prefix-len", type=click.IntRange(min=0), metavar="N", help="Tokens that all prompts share (shared-prefix)."),
+    click.option(
+        "--prefix-len",
+        "--random-prefix-len",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Tokens that all prompts share (shared-prefix).",
+    ),
     click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Turns of a conversation (multi-turn)."),
     click.option("--warm-cache", is_flag=True, help="No nonce before your own prompts: the server's prefix cache may help."),
     click.option("--tier-mix", metavar="MIX", help="Service tiers by share: ultrafast=0.8,flex=0.2."),
     click.option(
         "--num-prompts", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="Requests to measure."
     ),
-    click.option("--request-rate", metavar="R", help="Open loop: arrivals per second. Without it: closed loop."),
+    click.option("--request-rate", metavar="R", help="Open loop: arrivals per second. Without it, or inf: closed loop."),
     click.option(
         "--burstiness", type=float, default=1.0, show_default=True, metavar="B", help="Shape of gamma gaps; 1 is Poisson."
     ),
@@ -81,12 +93,20 @@ _OPTIONS = (
     click.option("--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="Ask for answers of full length."),
     click.option("--temperature", type=float, metavar="T", help="Sampling temperature; the server's own by default."),
     click.option("--extra-body", metavar="JSON", help="Fields added to every request body."),
-    click.option("--goodput", multiple=True, metavar="NAME:MS", help="SLO for goodput, such as ttft:200; repeatable."),
+    click.option(
+        "--goodput",
+        cls=SeveralValues,
+        pattern=r"[\w ]+:[\d.]+",
+        metavar="NAME:MS...",
+        help="SLOs for goodput, such as ttft:200 tpot:50.",
+    ),
     click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Same seed, same plan; a new one each run by default."),
     click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N", help="Client processes."),
     click.option("--ca-file", type=click.Path(path_type=Path), metavar="FILE", help="Certificates to trust."),
     click.option("--insecure", is_flag=True, help="Trust any certificate."),
-    click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Stored with the result; repeatable."),
+    click.option(
+        "--metadata", cls=SeveralValues, pattern=r"[^-=][^=]*=.*", metavar="KEY=VALUE...", help="Stored with the result."
+    ),
 )
 
 
@@ -115,7 +135,7 @@ def spec_from_options(options: Mapping[str, Any]) -> BenchSpec:
         path=options["endpoint"],
         headers=_headers(options),
         workload=workload,
-        concurrency=options["max_concurrency"] or (1 if workload.arrival == "closed" and not options["trace"] else None),
+        concurrency=_concurrency(options, workload),
         num_warmups=options["num_warmups"],
         num_processes=options["processes"],
         ignores_eos=options["ignore_eos"],
@@ -199,18 +219,27 @@ def _workload(options: Mapping[str, Any]) -> WorkloadSpec:
 def _arrival(options: Mapping[str, Any], rate: float | None) -> str:
     if rate is None:
         if options["constant_rate"]:
-            raise ConfigError("--constant-rate needs --request-rate.")
+            raise ConfigError(
+                "--constant-rate needs --request-rate.", hint="Give arrivals per second, such as --request-rate 2.5."
+            )
         return "closed"
     if options["constant_rate"]:
         return "constant"
     return "poisson" if options["burstiness"] == 1.0 else "gamma"
 
 
+def _concurrency(options: Mapping[str, Any], workload: WorkloadSpec) -> int | None:
+    """Without a rate one at a time; with the rate `inf`, as in vLLM, all at once."""
+    if options["max_concurrency"] or workload.arrival != "closed" or options["trace"]:
+        return options["max_concurrency"] or None
+    return 1 if options["request_rate"] is None else workload.num_requests
+
+
 def _rate(text: str | None) -> float | None:
-    """`inf` means closed loop here: all at once is `--max-concurrency` as large as `--num-prompts`."""
-    if text is None:
+    """None: closed loop."""
+    if text is None or text.strip().lower() == "inf":
         return None
-    hint = "Give arrivals per second, such as 2.5. For all at once use --max-concurrency."
+    hint = "Give arrivals per second, such as 2.5, or inf for all at once."
     try:
         rate = float(text)
     except ValueError as error:
@@ -222,7 +251,7 @@ def _rate(text: str | None) -> float | None:
 
 def _positive(flag: str, value: float) -> float:
     if not value > 0 or math.isinf(value):
-        raise ConfigError(f"{flag} must be above 0.")
+        raise ConfigError(f"{flag} must be above 0.", hint="Give a number above 0, not inf.")
     return value
 
 
@@ -239,7 +268,10 @@ def _headers(options: Mapping[str, Any]) -> dict[str, str]:
     else:
         key = options["api_key"] or os.environ.get("OPENAI_API_KEY") or ""
     if not key.isascii() or any(character.isspace() for character in key):
-        raise ConfigError("The API key holds a space, a line break or a character outside ASCII.")
+        raise ConfigError(
+            "The API key holds a space, a line break or a character outside ASCII.",
+            hint="Look for a quote or a line break in it.",
+        )
     return headers | ({"authorization": f"Bearer {key}"} if key else {})
 
 

@@ -64,10 +64,10 @@ class View(Listener):
             if not is_sent
         ]
         note = f" (the server refuses: {', '.join(left_out)})" if left_out and self._spec.ignores_eos else ""
-        self._console.print(f"server   {target.model} at {self._spec.url}{note}", highlight=False)
+        self._console.print(f"server   {target.model} at {self._spec.url}{note}", highlight=False, soft_wrap=True)
 
     def on_plan(self, sessions: Sequence[Session], duration_s: float | None) -> None:
-        self._console.print(f"plan     {describe_plan(self._spec, sessions, duration_s)}", highlight=False)
+        self._console.print(f"plan     {describe_plan(self._spec, sessions, duration_s)}", highlight=False, soft_wrap=True)
 
     def on_warm_up(self, result: WarmUp) -> None:
         state = "steady" if result.is_steady else "not steady"

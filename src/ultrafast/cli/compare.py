@@ -53,7 +53,7 @@ _MEANT = {
     "warm_cache": ("is_cache_cold",),
     "tier_mix": ("tier_mix",),
     "num_prompts": ("num_planned",),
-    "request_rate": ("arrival", "rate_per_s"),
+    "request_rate": ("arrival", "rate_per_s", "concurrency"),
     "burstiness": ("arrival", "burstiness"),
     "constant_rate": ("arrival",),
     "max_concurrency": ("concurrency",),

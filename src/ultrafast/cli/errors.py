@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ultrafast.cli.vllm_words import hint_for
 from ultrafast.core.errors import ConfigError, UltrafastError
 
 EXIT_OK = 0
@@ -27,4 +28,4 @@ def report(message: str, hint: str | None) -> None:
 def report_usage(error: click.UsageError) -> None:
     """Write a click error in our form."""
     command = error.ctx.command_path if error.ctx else "ultrafast"
-    report(error.format_message(), f"`{command} --help` shows what it takes.")
+    report(error.format_message(), hint_for(error) or f"`{command} --help` shows what it takes.")

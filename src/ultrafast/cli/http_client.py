@@ -26,9 +26,13 @@ class ServerError(UltrafastError):
 
 
 class ServerClient:
-    """Talks to one server. A new connection per request: a chat has few, and an aborted one cannot be reused."""
+    """Talks to one server. A new connection per request: a chat has few, and an aborted one cannot be reused.
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
+    `flag` is the option of the command that names the server, for hints.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None, *, flag: str = "--url") -> None:
+        self._flag = flag
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ServerError(f"{url!r} is not an HTTP URL.", hint="Write it like http://127.0.0.1:8080.")
@@ -89,7 +93,7 @@ class ServerClient:
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(
                 f"No answer from {self._url}: {error}.",
-                hint="Is the server running? Start it with `ultrafast serve`, or name it with --url.",
+                hint=f"Is the server running? Start it with `ultrafast serve`, or name another one with {self._flag}.",
             ) from error
         return response
 

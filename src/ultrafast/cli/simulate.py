@@ -140,7 +140,7 @@ def _unordered_engine(options: dict[str, Any], settings: Settings) -> EngineSpec
 
 def _ask(options: dict[str, Any]) -> EngineDescription:
     keys = read_api_keys(str(options["api_key_file"]) if options["api_key_file"] else None, os.environ)
-    answer = ServerClient(options["fit"], keys[0][1] if keys else None).get("/admin/engine")
+    answer = ServerClient(options["fit"], keys[0][1] if keys else None, flag="--fit").get("/admin/engine")
     return decode_engine(msgspec.json.encode(answer), options["fit"])
 
 

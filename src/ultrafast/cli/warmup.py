@@ -33,8 +33,8 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 def warmup(log: Path, out: Path | None, key_file: Path | None, min_uses: int, max_prefix_tokens: int, is_json: bool) -> None:
     """Find out from a request log which shapes and prefixes are worth warming at the start."""
     key_file = key_file or key_path(log)
-    read_key(key_file)
     records, num_block_tokens = _read(log)
+    read_key(key_file)
     plan = make_plan(records, num_block_tokens, str(key_file.resolve()), Choice(min_uses, max_prefix_tokens))
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")

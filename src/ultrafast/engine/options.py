@@ -113,6 +113,7 @@ class EngineFacts:
         state_bytes_fixed: bytes of a sequence's state beside those (recurrent state).
         draft: None when there is no draft model.
         can_interrupt: a step can be broken off while it runs.
+        model_hash: of the content of the model file (sampled, see `kvstore.model_key`); "" for an engine without one.
     """
 
     build: str
@@ -142,3 +143,4 @@ class EngineFacts:
     max_num_paused: int = 0
     draft: DraftFacts | None = None
     can_interrupt: bool = False
+    model_hash: str = ""

@@ -15,6 +15,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from ultrafast.observe import buckets
+from ultrafast.observe.gen_ai import GenAiNames
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 """What `Metrics.render` returns."""
@@ -68,6 +69,14 @@ class Metrics:
         self._add_latencies(ttft_edges, itl_edges)
         self._add_requests()
         self._add_engine(itl_edges)
+        self.gen_ai = GenAiNames(
+            {
+                "gen_ai_server_time_to_first_token_seconds": self.ttft,
+                "gen_ai_server_time_per_output_token_seconds": self.tpot,
+                "gen_ai_server_request_duration_seconds": self.e2e,
+            }
+        )
+        self.registry.register(self.gen_ai)
 
     def _add_latencies(self, ttft_edges: tuple[float, ...], itl_edges: tuple[float, ...]) -> None:
         self.ttft = self._histogram(

@@ -118,6 +118,7 @@ class Recorder:
 
     def describe_build(self, version: str, engine: str, model: str) -> None:
         """Tell what runs: version of the server, build of the engine's library, name of the model."""
+        self.metrics.gen_ai.model = model
         self.metrics.build.info({"version": version, "engine": engine, "model": model})
 
     def _end_call(self, call: CallRecorder) -> None:

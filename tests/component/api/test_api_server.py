@@ -342,7 +342,7 @@ async def test_a_client_of_http_1_0_gets_no_chunks() -> None:
             assert b"connection: close" in headers
             if body is STREAM:
                 assert rest.startswith(b"data: {")
-                assert rest.endswith(b"}\n\ndata: [DONE]\n\n")
+                assert rest.endswith(b"\n\ndata: [DONE]\n\n")
                 assert b"\r" not in rest
             else:
                 assert json.loads(rest)["choices"][0]["message"]["content"] == "Hello world"

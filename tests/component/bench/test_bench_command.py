@@ -109,7 +109,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--request-rate", "inf"],
+        ["--request-rate", "-1"],
         ["--request-rate", "0"],
         ["--constant-rate"],
         ["--input-len", "nonsense"],
@@ -125,8 +125,70 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]):
         ["--api-key-file", "/nonexistent"],
         ["--burstiness", "0"],
         ["--timeout", "0"],
+        ["--api-key", "a b"],
+        ["--resume"],
     ],
 )
 def test_wrong_options_say_what_to_do(arguments: list[str], capsys: pytest.CaptureFixture[str]):
     assert main(["bench", *arguments]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("error: ")
+    assert told[-1].startswith("hint: ")
+
+
+def test_a_command_line_of_vllm_is_understood(server, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = "--random-input-len 40 --random-output-len 6 --request-rate inf --goodput ttft:500 tpot:100 --metadata a=1 b=2"
+    arguments = ["bench", "--base-url", server.url, "--model", "truth-counted", "--num-prompts", "8", "--num-warmups", "2"]
+    kept = ["--save-result", "--save-detailed", "--result-dir", str(tmp_path), "--percentile-metrics", "ttft,e2el", "--json"]
+    main([*arguments, *words.split(), *kept])
+    scenario = json.loads(capsys.readouterr().out)["run"]["scenario"]
+    assert (scenario["input_len"], scenario["output_len"], scenario["concurrency"]) == ("40", "6", 8)
+    assert scenario["goodput"] == {"ttft": 0.5, "tpot": 0.1}
+    assert scenario["metadata"] == {"a": "1", "b": "2"}
+    assert len(list(tmp_path.glob("*.jsonl"))) == 1
+
+
+@pytest.mark.parametrize(("option", "word"), [("--backend", "--endpoint"), ("--tokenizer", "leave it out"), ("--host", "--url")])
+def test_an_option_that_only_vllm_has_is_explained(option: str, word: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["bench", option, "x"]) == 2
+    hint = capsys.readouterr().err.splitlines()[-1]
+    assert hint.startswith("hint: ")
+    assert word in hint
+
+
+def test_a_plan_for_programs(capsys: pytest.CaptureFixture[str]):
+    arguments = ["--dry-run", "--json", "--request-rate", "2", "--sweep", "1,4", "--num-prompts", "50", "--max-duration", "60"]
+    assert main(["bench", "--url", "http://127.0.0.1:1", *arguments]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert [plan["scenario"]["rate_per_s"] for plan in (first, second)] == [1.0, 4.0]
+    assert (first["num_requests"], first["max_duration_s"]) == (50, 60.0)
+    assert first["duration_s"] > second["duration_s"]
+
+
+def test_a_stopped_sweep_goes_on(server, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ["--json", "--result-dir", str(tmp_path)]
+    bench(server, "--max-concurrency", "2", *arguments)
+    (first,) = tmp_path.glob("*.jsonl")
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    capsys.readouterr()
+    bench(server, "--sweep", "2,3", "--resume", "--goodput", "ttft:500", *arguments)
+    captured = capsys.readouterr()
+    old, new = json.loads(captured.out)
+    assert old["run"]["run_id"] == read_run(first).record.run_id
+    assert old["groups"][0]["goodput"]["num_scheduled"] == 8
+    assert new["run"]["scenario"]["concurrency"] == 3
+    assert "resumed  2 at once" in captured.err
+    assert len(list(tmp_path.glob("*.jsonl"))) == 3
+    bench(server, "--sweep", "2,3", "--resume", "--output-len", "7", *arguments)
+    assert "resumed" not in capsys.readouterr().err
+
+
+def test_the_budget_is_that_of_the_whole_sweep(server, capsys: pytest.CaptureFixture[str]):
+    arguments = ["--sweep", "1,2,3,4", "--num-prompts", "5000", "--max-duration", "0.5", "--json"]
+    assert bench(server, *arguments) == 3
+    captured = capsys.readouterr()
+    assert "loads were not measured" in captured.err
+    runs = json.loads(captured.out)
+    runs = runs if isinstance(runs, list) else [runs]
+    assert len(runs) < 4
+    assert runs[0]["groups"][0]["num_cancelled"] > 0

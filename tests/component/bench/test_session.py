@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,41 @@ async def test_measured_prompts_are_unique_and_never_warmed():
     measured = set(prompts[-12:])
     assert len(measured) == 12
     assert not measured & set(prompts[:-12])
+
+
+async def test_a_client_that_is_the_bottleneck_says_so():
+    class Slow(Listener):
+        def on_record(self, record):
+            time.sleep(0.1)
+
+    async with running(scale=SCALE) as server:
+        run = await measure(spec(server), Slow())
+    assert run.record.loop_lag.p99_s >= 0.1
+    assert not run.record.is_valid
+    assert "it is the bottleneck, not the server" in next(flag.message for flag in run.record.flags if flag.code == "loop_lag")
+
+
+async def test_what_the_server_counted_meanwhile_is_told():
+    """Preemptions make a run unrepeatable, whatever its figures are."""
+    pages = {
+        "/metrics": ['vllm:num_preemptions_total{engine="0"} 3.0\n', 'vllm:num_preemptions_total{engine="0"} 5.0\n'],
+        "/version": [{"version": "0.32.0"}],
+        "/props": [{"total_slots": 4, "chat_template": "x" * 500, "default_generation_settings": {"n_ctx": 4096}}],
+    }
+    async with running(scale=SCALE, pages=pages) as server:
+        run = await measure(spec(server))
+    assert run.record.server_counted == {"preemptions": 2.0}
+    assert touched(run.record.flags, "throughput")
+    assert "preempted 2 sequences" in next(flag.message for flag in run.record.flags if flag.code == "preempted")
+    facts = run.record.environment
+    assert (facts["server.version"], facts["server.total_slots"], facts["server.n_ctx"]) == ("0.32.0", "4", "4096")
+    assert "server.chat_template" not in facts
+
+
+async def test_a_server_without_metrics_tells_nothing():
+    run, _ = await run_of("truth")
+    assert run.record.server_counted == {}
+    assert "preempted" not in {flag.code for flag in run.record.flags}
 
 
 async def test_a_budget_ends_the_run_and_the_rest_is_cancelled():

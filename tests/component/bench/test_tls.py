@@ -1,7 +1,6 @@
 """A server behind TLS with a certificate of its own."""
 
 import asyncio
-import shutil
 import ssl
 import subprocess
 from pathlib import Path
@@ -13,7 +12,7 @@ from ultrafast.bench.session import BenchSpec, measure
 from ultrafast.bench.target import TargetError
 from ultrafast.bench.workload import WorkloadSpec
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command to make a certificate")
+pytestmark = pytest.mark.needs_program("openssl")
 
 
 @pytest.fixture(scope="module")

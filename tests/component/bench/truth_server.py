@@ -50,6 +50,8 @@ class TruthServer:
     """End each answer with the connection instead of a length."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     written_ns: dict[str, list[int]] = field(default_factory=dict)
+    pages: dict[str, list[Any]] = field(default_factory=dict)
+    """Path -> what it answers in turn, the last one for ever; a string is sent as it is."""
     num_connections: int = 0
     num_requests: int = 0
     port: int = 0
@@ -77,6 +79,10 @@ class TruthServer:
             return _write_json(writer, 200, {"object": "list", "data": [{"id": name, "object": "model"} for name in VARIANTS]})
         if path == "/truth":
             return _write_json(writer, 200, self.written_ns)
+        if path in self.pages:
+            return _write_json(writer, 200, self.pages[path].pop(0) if len(self.pages[path]) > 1 else self.pages[path][0])
+        if not body:
+            return _write_json(writer, 404, {"error": {"message": "no such page", "code": "unknown_url"}})
         request = json.loads(body)
         self.bodies.append(request)
         self.num_requests += 1
@@ -198,7 +204,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, bytes] | Non
 
 
 def _write_json(writer: asyncio.StreamWriter, status: int, value: Any, extra: str = "") -> None:
-    body = json.dumps(value).encode()
+    body = value.encode() if isinstance(value, str) else json.dumps(value).encode()
     head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n{extra}\r\n"
     writer.write(head.encode() + body)
 

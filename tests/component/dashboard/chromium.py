@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from tests.programs import find_program
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_TIMEOUT_S = 60
 WAIT_TIMEOUT_S = 60
 _FLAGS = (
@@ -116,10 +116,11 @@ class Page:
 @asynccontextmanager
 async def browser_page() -> AsyncIterator[Page]:
     """A new browser with one empty tab."""
-    assert CHROMIUM is not None, "no Chromium here"
+    chromium = find_program("chromium")
+    assert chromium is not None, "no Chromium here"
     profile = Path(tempfile.mkdtemp(prefix="chromium-"))
     process = await asyncio.create_subprocess_exec(
-        CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "about:blank",
+        chromium, *_FLAGS, f"--user-data-dir={profile}", "about:blank",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:

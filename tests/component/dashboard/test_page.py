@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.component.api.edge import listening, until
 from tests.component.api.fake_service import Call, completed, started
-from tests.component.dashboard.chromium import CHROMIUM, Page, browser_page
+from tests.component.dashboard.chromium import Page, browser_page
 from tests.component.dashboard.served import Setup, make
 from tests.unit.dashboard.events import live, report, stats
 
@@ -21,7 +21,7 @@ from ultrafast.observe.call import LatencyParts
 from ultrafast.observe.metrics import Outcome
 from ultrafast.serving.contract import ChoiceFinished, Delta, ServingEvent
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs /usr/bin/chromium (Debian: apt install chromium)")
+pytestmark = pytest.mark.needs_program("chromium")
 
 
 @asynccontextmanager

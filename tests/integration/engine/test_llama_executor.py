@@ -69,6 +69,7 @@ def test_facts_are_read_back(executor: LlamaExecutor) -> None:
     assert facts.max_request_tokens <= facts.kv_capacity_tokens
     assert facts.vocab_size == 49152
     assert 20_000 < facts.state_bytes_per_token < 30_000  # 30 layers x 3 KV heads x 64 x 2 x f16, plus bookkeeping
+    assert len(facts.model_hash) >= 32
 
 
 def test_shared_prefix_continues_like_a_fresh_prefill(executor: LlamaExecutor, prompt: list[int]) -> None:

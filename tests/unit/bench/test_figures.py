@@ -144,6 +144,18 @@ def test_the_four_parts_sum_to_what_the_client_saw():
     assert parts.network_s + parts.queue_s + parts.compute_s + parts.output_s == pytest.approx(figures.e2e_s)
 
 
+def test_parts_that_a_stream_tells_at_its_end_are_those_of_the_servers_metrics():
+    timing = b": ping\n\n: server-timing network;dur=10.0, queue;dur=20.0, compute;dur=500.0, total;dur=560.0\n\n"
+    reads = truth_reads(20)
+    reads[-1] = (reads[-1][0], timing + reads[-1][1])
+    figures = figures_of(record_of(reads, headers={"server-timing": "queue;dur=20.0, prefill;dur=130"}))
+    parts = figures.parts
+    assert parts is not None
+    assert figures.e2e_s == pytest.approx(0.570)
+    assert (parts.queue_s, parts.compute_s) == (0.020, 0.500)
+    assert (parts.output_s, parts.network_s) == (pytest.approx(0.030), pytest.approx(0.020))
+
+
 def test_a_server_that_claims_more_than_the_client_saw_is_cut():
     parts = figures_of(record_of(truth_reads(3), headers={"server-timing": "queue;dur=5000, prefill;dur=9"})).parts
     assert parts is not None

@@ -1,5 +1,6 @@
 """Reports: self-contained, escaped, and every number that they show is one of the summary."""
 
+import io
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -90,3 +91,15 @@ def test_number_formats():
     ]
     assert [duration(value) for value in (0.5, 65, 200, 8000)] == ["0.5 s", "65 s", "3 min 20 s", "2 h 13 min"]
     assert [tick_text(value) for value in (0.0, 0.25, 12_000, 0.3 + 1e-12)] == ["0", "0.25", "12,000", "0.3"]
+
+
+def test_an_slo_without_a_figure_and_what_the_server_counted_are_shown():
+    request = record_of(truth_reads(1))
+    run = run_of([request], goodput={"ttft": 9.0, "tpot": 9.0})
+    run.record.server_counted = {"preemptions": 2.0, "cache_hit_share": 0.25, "mean_queue_s": 0.5}
+    summary = summarise(run)
+    console = Console(width=160, record=True, file=io.StringIO())
+    print_run(console, run, summary, ["ttft"])
+    for text in (console.export_text(), render_html([(run, summary)])):
+        assert "not defined: TPOT for 1" in text
+        assert "preemptions 2, prefix cache hits 25.0 %, mean queue 500 ms" in text

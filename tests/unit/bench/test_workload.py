@@ -98,6 +98,15 @@ def test_own_prompts_get_a_nonce_unless_the_cache_may_be_warm():
     assert [content(turn) for turn in warm] == ["hello", "bye", "hello", "bye"]
 
 
+def test_a_nonce_goes_before_everything_of_a_prompt_in_parts():
+    picture = {"type": "image_url", "image_url": {"url": "data:,"}}
+    prompts = [FilePrompt(({"role": "user", "content": [picture]},)), FilePrompt(({"role": "user", "content": None},))]
+    first, second = [session.turns[0].messages[0]["content"] for session in plan_prompts(spec(num_requests=2), prompts)]
+    assert first[0]["text"].startswith("[")
+    assert first[1] == picture
+    assert second.startswith("[")
+
+
 def test_trace_blocks_with_the_same_id_have_the_same_text():
     entries = [TraceEntry(0.0, 1100, 5, None, (1, 2)), TraceEntry(1.0, 1100, 5, "flex", (1, 3)), TraceEntry(2.0, 100, 5)]
     turns = [session.turns[0] for session in plan_trace(spec(num_requests=3), entries, Calibration())]

@@ -1,8 +1,18 @@
 """`ultrafast ablate` up to the first server: what it plans, and what it refuses."""
 
+import json
+
 import pytest
+from tests.unit.models.gguf_builder import build
 
 from ultrafast.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _model(tmp_path, monkeypatch):
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(build())
+    monkeypatch.setenv("ULTRAFAST_MODEL__PATH_OR_NAME", str(file))
 
 
 def dry_run(capsys, *arguments):
@@ -55,3 +65,25 @@ def test_what_cannot_be_ablated_is_refused(capsys, arguments, message):
     assert message in err
     assert "hint:" in err or "Usage:" in err or "--help" in err
     assert out == ""
+
+
+def test_a_dry_run_for_programs(capsys):
+    code, out, _ = dry_run(capsys, "--quick", "--seed", "5", "--only", "together", "--json")
+    assert code == 0
+    plan = json.loads(out)
+    assert (plan["num_requests"], plan["num_rounds"], plan["num_servers"], plan["seed"]) == (110, 5, 2, 5)
+    assert [pipeline["name"] for pipeline in plan["pipelines"]] == ["naive", "together"]
+    assert plan["pipelines"][0]["settings"]["tokenizer.is_reloaded"] is True
+    assert [pipeline["is_streamed"] for pipeline in plan["pipelines"]] == [False, True]
+    assert [(load["name"], load["num_clients"], load["num_requests"]) for load in plan["workloads"]] == [
+        ("turns", 1, 3),
+        ("clients", 4, 8),
+    ]
+
+
+@pytest.mark.parametrize("model", ["/nope", "no-such-model"])
+def test_a_dry_run_with_a_model_that_is_not_there_fails(capsys, model):
+    code, out, err = dry_run(capsys, "--model", model)
+    assert (code, out) == (1, "")
+    assert model in err
+    assert err.splitlines()[-1].startswith("hint: ")

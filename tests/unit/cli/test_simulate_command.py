@@ -72,3 +72,33 @@ def test_wrong_usage_is_said_with_a_hint(options, message, capsys):
     told = capsys.readouterr().err
     assert message in told
     assert "hint: " in told
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "option", "code", "message"),
+    [
+        ("none.csv", None, "--trace", 1, "cannot be read: No such file or directory."),
+        ("empty.csv", "", "--trace", 1, "holds no requests"),
+        ("head.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "--trace", 1, "holds no requests"),
+        ("none.json", None, "--engine", 2, "cannot be read: No such file or directory."),
+        ("text.json", "hello", "--engine", 2, "does not describe an engine"),
+        ("other.json", '{"x": 1}', "--engine", 2, "does not describe an engine"),
+    ],
+)
+def test_a_file_that_is_none_is_said_with_a_hint(tmp_path, capsys, name, content, option, code, message):
+    file = tmp_path / name
+    if content is not None:
+        file.write_text(content)
+    assert main(["simulate", "--num-prompts", "3", option, str(file)]) == code
+    told = capsys.readouterr().err.splitlines()
+    assert str(file) in told[0]
+    assert message in told[0]
+    assert told[-1].startswith("hint: ")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "ftp://nowhere"])
+def test_a_server_that_does_not_answer_is_named_by_an_option_that_exists(capsys, url):
+    assert main(["simulate", "--fit", url]) == 1
+    hint = capsys.readouterr().err.splitlines()[-1]
+    assert hint.startswith("hint: ")
+    assert "--url" not in hint

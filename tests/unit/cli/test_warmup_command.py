@@ -50,16 +50,30 @@ def test_a_log_without_its_key_is_refused(log, capsys):
     assert "hint: It lies beside the log" in capsys.readouterr().err
 
 
-def test_what_is_no_log_is_refused(log, capsys):
+@pytest.mark.parametrize("has_key", [True, False])
+def test_what_is_no_log_is_refused(log, capsys, has_key):
     log.write_text("hello\n")
+    if not has_key:
+        key_path(log).unlink()
     assert main(["warmup", "--from-log", str(log)]) == 1
-    assert "line 1" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "line 1" in told
+    assert "hint: It must be a file that `request_log.path` names." in told
+
+
+def test_a_log_that_is_not_there_is_no_missing_key(tmp_path, capsys):
+    assert main(["warmup", "--from-log", str(tmp_path / "none.jsonl")]) == 1
+    told = capsys.readouterr().err
+    assert f"{tmp_path / 'none.jsonl'} cannot be read: No such file or directory." in told
+    assert "hint: It must be a file that `request_log.path` names." in told
 
 
 def test_files_with_other_pieces_are_refused(log, capsys):
     write(log, 1.0, head=LogHead(block_tokens=64))
     assert main(["warmup", "--from-log", str(log)]) == 2
-    assert "different lengths" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "different lengths" in told
+    assert "hint: Move the older ones away." in told
 
 
 def test_where_the_plan_cannot_go_is_said_first(tmp_path, capsys):

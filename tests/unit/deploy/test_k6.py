@@ -2,17 +2,18 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.programs import find_program
 
 from ultrafast.config.settings import Settings
 from ultrafast.core.tiers import ServiceTier
 
 SCRIPT = Path(__file__).parents[3] / "deploy" / "k6" / "ultrafast.js"
-NODE = shutil.which("node")
+
+pytestmark = pytest.mark.needs_program("node")
 STAND_INS = """
 const samples = [];
 class Metric { constructor(name) { this.name = name; } add(value) { samples.push([this.name, Number(value)]); } }
@@ -42,13 +43,15 @@ HEADERS = {"Server-Timing": "queue;dur=1.5, prefill;dur=12"}
 
 
 def ask(body, status=200, headers=None):
-    if NODE is None:
-        pytest.skip("Node.js is not installed")
     source = re.sub(r"^import .*$", "", SCRIPT.read_text(encoding="utf-8"), flags=re.MULTILINE).replace("export ", "")
     answer = {"status": status, "body": body, "headers": headers or HEADERS, "timings": {"waiting": 20, "receiving": 40}}
     tail = "ask(); console.log(JSON.stringify({ samples, checks, sent, options }));"
     done = subprocess.run(
-        [NODE, "-e", STAND_INS + source + tail, json.dumps(answer)], capture_output=True, text=True, timeout=60, check=False
+        [find_program("node"), "-e", STAND_INS + source + tail, json.dumps(answer)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -1,21 +1,22 @@
 """Prometheus' own tool checks the rule file, its example configuration and the logic of the alerts."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.programs import find_program
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy" / "prometheus"
 TESTS = sorted((Path(__file__).parent / "promtool").glob("*.yml"))
-PROMTOOL = shutil.which("promtool")
 
-pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian, Ubuntu: apt install prometheus)")
+pytestmark = pytest.mark.needs_program("promtool")
 
 
 def promtool(*arguments):
-    done = subprocess.run([PROMTOOL, *map(str, arguments)], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        [find_program("promtool"), *map(str, arguments)], capture_output=True, text=True, timeout=110, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

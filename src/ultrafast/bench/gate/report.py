@@ -22,16 +22,16 @@ def first_line(report: GateReport) -> str:
 def as_text(report: GateReport) -> str:
     """The table of targets, then what limits the run; nothing if there is neither."""
     rows: list[tuple[str, ...]] = [("target", "verdict", "seen", "true figure", "requests", "above limit")]
-    rows += [_row(result) for result in report.targets]
+    rows += [_row(result, report.counts_as(result)[0]) for result in report.targets]
     lines = _align(rows) if report.targets else []
     lines += [f"! {check.code}: {check.message}" for check in report.prechecks]
     return "\n".join(lines)
 
 
-def _row(result: TargetResult) -> tuple[str, ...]:
+def _row(result: TargetResult, verdict: Verdict) -> tuple[str, ...]:
     target = result.target
     above = "-" if result.num_violations is None else str(result.num_violations)
-    return (str(target), result.verdict, _shown(target, result.observed), _span(result), str(result.num_requests), above)
+    return (str(target), verdict, _shown(target, result.observed), _span(result), str(result.num_requests), above)
 
 
 def _span(result: TargetResult) -> str:
@@ -55,6 +55,8 @@ def _align(rows: list[tuple[str, ...]]) -> list[str]:
 def as_json(report: GateReport) -> bytes:
     """One object. Times are seconds; an infinite time, which JSON cannot hold, is the string "inf"."""
     document = {"type": "gate", "schema_version": SCHEMA_VERSION, "exit_code": report.exit_code, **_plain(report)}
+    for shown, result in zip(document["targets"], report.targets, strict=True):
+        shown["verdict"], shown["reason"] = report.counts_as(result)
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
 
 
@@ -69,7 +71,7 @@ def _plain(value: Any) -> Any:
 
 def as_junit(report: GateReport, *, is_inconclusive_failure: bool) -> bytes:
     """One test case per target and one per pre-check. Inconclusive is `failure` or `skipped`, as the caller decides."""
-    cases = [_junit_target(result, is_inconclusive_failure) for result in report.targets]
+    cases = [_junit_case(str(one.target), *report.counts_as(one), is_inconclusive_failure) for one in report.targets]
     cases += [_junit_case(check.code, check.verdict, check.message, is_inconclusive_failure) for check in report.prechecks]
     if not cases:
         cases = [_junit_case("gate", report.verdict, report.reason, is_inconclusive_failure)]
@@ -83,10 +85,6 @@ def as_junit(report: GateReport, *, is_inconclusive_failure: bool) -> bytes:
     ET.indent(root)
     document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return document + b"\n"
-
-
-def _junit_target(result: TargetResult, is_inconclusive_failure: bool) -> ET.Element:
-    return _junit_case(str(result.target), result.verdict, result.reason, is_inconclusive_failure)
 
 
 def _junit_case(name: str, verdict: Verdict, reason: str, is_inconclusive_failure: bool) -> ET.Element:

@@ -75,6 +75,13 @@ class GateReport(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float = 0.0
     is_stopped_early: bool = False
 
+    def counts_as(self, result: TargetResult) -> tuple[Verdict, str]:
+        """Verdict and reason of a target with the pre-checks: what a run cannot prove is INCONCLUSIVE, whatever it looks like."""
+        for precheck in self.prechecks:
+            if precheck.verdict is Verdict.INCONCLUSIVE and (not precheck.metrics or result.target.metric in precheck.metrics):
+                return Verdict.INCONCLUSIVE, f"{result.target}: {precheck.message}"
+        return result.verdict, result.reason
+
     @property
     def exit_code(self) -> int:
         """0 pass, 1 fail, 2 inconclusive, 3 error."""

@@ -21,6 +21,7 @@ from ultrafast.sched.limits import SchedulerLimits
 
 DEFAULT_KV_TOKENS = 65_536
 DEFAULT_STEP_TOKENS = 512
+_ENGINE_FILE = "`ultrafast simulate --fit URL --save-engine FILE` writes one from a running server of ours."
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def read_engine_file(path: Path) -> EngineDescription:
     try:
         return decode_engine(path.read_bytes(), str(path))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error}.") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.", hint=_ENGINE_FILE) from error
 
 
 def decode_engine(data: bytes, origin: str) -> EngineDescription:
@@ -136,7 +137,7 @@ def decode_engine(data: bytes, origin: str) -> EngineDescription:
     try:
         described = msgspec.json.decode(data, type=EngineDescription)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{origin} does not describe an engine: {error}.") from error
+        raise ConfigError(f"{origin} does not describe an engine: {error}.", hint=_ENGINE_FILE) from error
     if described.base_s + described.output_s + described.token_s <= 0:
         raise ConfigError(
             f"{origin} knows no cost of a step yet.", hint="Send it some requests first: `ultrafast bench` with a few prompts."

@@ -40,6 +40,17 @@ def model_key(options: EngineOptions, facts: EngineFacts) -> bytes:
     return digest.digest()
 
 
+def model_hash(path: Path) -> str:
+    """What names a model file's content, in hexadecimal: equal for copies of a file, whatever they are called.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = blake2b(digest_size=DIGEST_BYTES, person=b"model")
+    _add_samples(digest, path)
+    return digest.hexdigest()
+
+
 def _add_samples(digest: blake2b, path: Path) -> None:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size

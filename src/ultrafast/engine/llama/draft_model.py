@@ -14,13 +14,13 @@ from dataclasses import replace
 import numpy as np
 
 from ultrafast.core.draft import DraftItem, DraftPass, DraftPlan, DraftResult
-from ultrafast.core.errors import ConfigError
+from ultrafast.core.errors import ConfigError, ModelFileError
 from ultrafast.core.request import Request
 from ultrafast.core.step import SequenceWork
 from ultrafast.engine.kvstore.setup import say
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.batch import Batch
-from ultrafast.engine.llama.draft_vocab import check_draft_vocabulary
+from ultrafast.engine.llama.draft_vocab import check_draft_vocabulary, no_draft_model
 from ultrafast.engine.llama.machine import available_memory_bytes
 from ultrafast.engine.llama.model import ContextSizes, Model, estimated_bytes_per_token
 from ultrafast.engine.llama.sampler import CandidateArray, SamplingError, SequenceSampler
@@ -59,21 +59,23 @@ class DraftModel:
         """Load the model that `options.draft_model_path` names.
 
         Raises:
-            ModelFileError: libllama cannot load it.
-            ConfigError: another vocabulary, no room for its KV, or its sequences cannot be cut.
+            ConfigError: libllama cannot load it, another vocabulary, no room for its KV, or its sequences cannot be cut.
         """
         assert options.draft_model_path is not None, "there is no draft model to load"
         self._end_tokens = vocab.end_tokens
         self._candidates = candidates
         self._c = target.c
         own_options = replace(options, model_path=options.draft_model_path)
-        self.model = Model(
-            target.library,
-            own_options,
-            on_progress,
-            lambda model, _: _choose_sizes(model, own_options, target.sizes, max_request_tokens),
-            shared_threadpool=target.threadpool,
-        )
+        try:
+            self.model = Model(
+                target.library,
+                own_options,
+                on_progress,
+                lambda model, _: _choose_sizes(model, own_options, target.sizes, max_request_tokens),
+                shared_threadpool=target.threadpool,
+            )
+        except ModelFileError as error:
+            raise no_draft_model(error) from error
         try:
             check_draft_vocabulary(vocab, Vocab.of_model(target.library, self.model.handle), options.draft_model_path)
             self.batch = Batch(self.model.sizes.step_tokens)

@@ -1,14 +1,22 @@
-"""Whether a draft model speaks the same tokens as the model that it guesses for: its guesses are token ids and nothing else."""
+"""Whether a file can be a draft model, and whether it speaks the same tokens as the model that it guesses for.
+
+Its guesses are token ids and nothing else. The server can do without it, so whatever is wrong with it is a wrong setting.
+"""
 
 from __future__ import annotations
 
-from ultrafast.core.errors import ConfigError
+from ultrafast.core.errors import ConfigError, ModelFileError
 from ultrafast.engine.llama.vocab import Vocab
 
 _HINT = (
     "Use a smaller model of the same family (the same tokenizer), or leave engine.draft_model_path out: "
     "guesses from repeated text need no second model."
 )
+
+
+def no_draft_model(error: ModelFileError) -> ConfigError:
+    """The error of a file that cannot be loaded as the one of the setting that names it."""
+    return ConfigError(f"The draft model: {error.message}", code=error.code, param="engine.draft_model_path", hint=error.hint)
 
 
 def check_draft_vocabulary(target: Vocab, draft: Vocab, draft_path: str) -> None:

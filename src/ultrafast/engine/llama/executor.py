@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ultrafast.core.draft import DraftPass, DraftPlan, DraftResult
 from ultrafast.core.errors import ConfigError, InvalidRequestError, UltrafastError
 from ultrafast.core.request import Request
 from ultrafast.core.step import CopyPrefix, SampledToken, SequenceOp, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
+from ultrafast.engine.kvstore.model_key import model_hash
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.batch import Batch
 from ultrafast.engine.llama.draft_model import DraftModel
@@ -335,4 +337,5 @@ class LlamaExecutor:
             warmup_s=0.0,
             max_num_paused=self.model.sizes.num_paused,
             can_interrupt=self.can_trim and not self.model.has_gpu,
+            model_hash=model_hash(Path(options.model_path)),
         )

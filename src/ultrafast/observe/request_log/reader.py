@@ -10,6 +10,8 @@ import msgspec
 from ultrafast.core.errors import UltrafastError
 from ultrafast.observe.request_log.record import FORMAT, VERSION, LogHead, LogRecord
 
+_HINT = "It must be a file that `request_log.path` names."
+
 
 class RequestLogError(UltrafastError):
     """A request log cannot be read."""
@@ -31,7 +33,9 @@ def read_head(path: Path) -> LogHead:
     try:
         with path.open("rb") as file:
             head = msgspec.json.decode(file.readline(), type=LogHead)
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
+        raise RequestLogError(f"{path} cannot be read: {error.strerror}.", hint=_HINT) from error
+    except msgspec.DecodeError as error:
         raise _bad(path, 1, str(error)) from error
     if head.format != FORMAT or head.version != VERSION:
         raise _bad(path, 1, f"this is {head.format!r}, version {head.version}")
@@ -57,4 +61,4 @@ def read_records(path: Path) -> Iterator[LogRecord]:
 
 
 def _bad(path: Path, line: int, reason: str) -> RequestLogError:
-    return RequestLogError(f"{path}, line {line}: {reason}.", hint="It must be a file that `request_log.path` names.")
+    return RequestLogError(f"{path}, line {line}: {reason}.", hint=_HINT)

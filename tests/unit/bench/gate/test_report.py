@@ -55,3 +55,13 @@ def test_junit_counts():
 def test_junit_shows_prechecks():
     suite = ET.fromstring(as_junit(report("ttft:p99<=300ms", loop_lag_s=0.1), is_inconclusive_failure=True))
     assert [case.get("name") for case in suite.iter("testcase")] == ["ttft p99 <= 300 ms", "loop_lag"]
+    assert [case.find("failure") is not None for case in suite.iter("testcase")] == [True, True]
+
+
+def test_a_target_that_the_run_cannot_prove_is_inconclusive_wherever_it_is_shown():
+    blocked = report("ttft:p99<=300ms", loop_lag_s=0.1)
+    assert blocked.targets[0].verdict == "pass"
+    assert as_text(blocked).splitlines()[1].split("  ")[1] == "inconclusive"
+    (target,) = json.loads(as_json(blocked))["targets"]
+    assert target["verdict"] == "inconclusive"
+    assert "late" in target["reason"]
