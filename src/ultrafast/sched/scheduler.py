@@ -194,7 +194,7 @@ class Scheduler:
         On FATAL the requests stay as they are: nothing more comes for them from this scheduler unless `fail_all` is called.
         """
         whole = replace(result, duration_s=result.duration_s + self._state.drafting.drafting_s)
-        self._book_shares(plan, whole)
+        self._book_shares(plan, whole, now)
         outcome.book(self._state, plan, result, now)
         if result.status is StepStatus.OK and plan.work:
             self._learn(plan, result)
@@ -232,12 +232,15 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         """End those that waited as long as they may for a first place."""
         state = self._state
-        for live in state.deadlines.pop_due(now):
-            wait_s = state.drain.wait_s(live.rank, state.num_waiting)
+        due = list(state.deadlines.pop_due(now))
+        for live in due:  # all of them first: none waits behind another that leaves now
+            state.leave_queue(live)
+        for live in due:
+            wait_s = state.drain.turn_s(live.rank, state.num_waiting, now)
             retry_after_s = state.drain.retry_after_s(live.rank, wait_s, now)
             state.finish(live, FinishReason.EXPIRE, now, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=retry_after_s)
 
-    def _book_shares(self, plan: StepPlan, result: StepResult) -> None:
+    def _book_shares(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Before the outcome: a request that ends with this step has used it too."""
         if result.status is not StepStatus.OK or not plan.work:
             return
@@ -254,7 +257,7 @@ class Scheduler:
         waiting = state.waiting.nums()
         wanting.update(rank for rank, num_waiting in enumerate(waiting) if num_waiting)
         state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
-        state.drain.step_finished(result.duration_s, state.num_started, waiting)
+        state.drain.step_finished(result.duration_s, state.num_started, waiting, now)
         state.num_started = [0] * len(costs_s)
         state.last_step_s = result.duration_s
 

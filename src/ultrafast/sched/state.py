@@ -196,6 +196,12 @@ class SchedulerState:
         self.waiting.push(live)
         self.emit(RequestPreempted(live.request_id, now, live.tier))
 
+    def leave_queue(self, live: LiveRequest) -> None:
+        """It gets no place any more, and waits in nobody's way; `finish` must follow. Once more does nothing."""
+        if self.waiting.discard(live) and live.scheduled_s is None:
+            self.drain.gave_up(live.rank)
+        self.followers.discard(live)
+
     def finish(
         self,
         live: LiveRequest,
@@ -210,8 +216,7 @@ class SchedulerState:
         if live.state in (RequestState.RUNNING, RequestState.PAUSED):
             self._leave(live)
         else:
-            self.waiting.discard(live)
-            self.followers.discard(live)
+            self.leave_queue(live)
         self.restorer.discard(live)
         if live.sequence is not None:
             if reason in (FinishReason.STOP, FinishReason.LENGTH):

@@ -50,9 +50,9 @@ class WaitingQueue:
         """Take out the head of its tier. It may be pushed again later (parked, preempted)."""
         self._lanes[live.rank].pop(live)
 
-    def discard(self, live: LiveRequest) -> None:
-        """Take out a request that ends, wherever it stands. It must not be pushed again."""
-        self._lanes[live.rank].discard(live)
+    def discard(self, live: LiveRequest) -> bool:
+        """Take out a request that ends, wherever it stands; returns whether it was there. It must not be pushed again."""
+        return self._lanes[live.rank].discard(live)
 
 
 class _Lane:
@@ -79,12 +79,14 @@ class _Lane:
         heappop(self.heap)
         self._remove(live)
 
-    def discard(self, live: LiveRequest) -> None:
-        if live in self.members:
+    def discard(self, live: LiveRequest) -> bool:
+        was_there = live in self.members
+        if was_there:
             self._remove(live)
         if len(self.heap) > 2 * len(self.members) + _MIN_GARBAGE:
             self.heap = [entry for entry in self.heap if entry[1] in self.members]
             heapify(self.heap)
+        return was_there
 
     def _remove(self, live: LiveRequest) -> None:
         self.members.remove(live)
