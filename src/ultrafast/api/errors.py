@@ -7,6 +7,7 @@ The retry rules follow what OpenAI's Python SDK obeys (`openai/_base_client.py`,
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any
 
@@ -156,6 +157,12 @@ def error_body(error: Exception, request_id: str) -> bytes:
 def status_phrase(status: int) -> str:
     """Return the standard phrase of a status, for documents."""
     return HTTPStatus(status).phrase
+
+
+def lower_case_hint(given: Any, allowed: Collection[str]) -> str | None:
+    """Return how a value is spelled that is right but for its case: all of ours and OpenAI's are in lower case."""
+    text = given.strip().lower() if isinstance(given, str) else None
+    return f"values are written in lower case: {text}" if text in allowed else None
 
 
 def describe(value: Any, limit: int = 60) -> str:

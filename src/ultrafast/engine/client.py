@@ -196,7 +196,7 @@ class EngineClient:
         return EngineHealth(
             state=self._supervisor.state,
             last_step_age_s=pulse.last_step_age_s,
-            has_work=num_sent > 0,
+            has_work=len(self._ledger) > 0,
             is_stalled=self._supervisor.pid is not None and pulse.is_stalled(num_sent),
             num_restarts=self._supervisor.num_restarts,
             pid=self._supervisor.pid,

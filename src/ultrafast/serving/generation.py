@@ -175,7 +175,7 @@ class Generation:
 
     def _raise_failure(self, finished: RequestFinished) -> None:
         if finished.reason in (FinishReason.REJECT, FinishReason.EXPIRE):
-            raise refusal(finished)
+            raise refusal(finished, self._call.slo)
         if finished.reason is FinishReason.ERROR:
             raise EngineFailedError(finished.error or "the engine could not finish this request")
         if finished.reason is FinishReason.ABORT:

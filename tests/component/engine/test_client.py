@@ -165,6 +165,7 @@ async def kill_in_the_middle(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> Non
         first = [await read_tokens(stream, 20) for stream in streams]
         kill_child(client)
         await until(lambda: client.health().state is EngineState.RESTARTING)
+        assert client.health().has_work, "all eight wait for the next child"
         gate.open()
         for request, begun, stream in zip(requests, first, streams, strict=True):
             events = await collect(stream)

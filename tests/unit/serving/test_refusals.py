@@ -11,7 +11,7 @@ from tests.unit.serving.test_service import World
 
 from ultrafast.core.errors import InvalidRequestError, OverloadedError, SupersededError
 from ultrafast.core.events import DropReason, Event, RequestScheduled
-from ultrafast.core.request import FinishReason, Request
+from ultrafast.core.request import FinishReason, Request, RequestSlo
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.contract import Started
 
@@ -41,6 +41,28 @@ async def test_a_refusal_says_why_and_when_to_come_back(reason: DropReason) -> N
         assert caught.value.code == ("queue_timeout" if reason is DropReason.QUEUE_TIMEOUT else "slow_down")
     else:
         assert caught.value.code == "sla_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("ttl_s", "named"),
+    [
+        (None, "tier default lets"),
+        (0.0005, "x-queue-ttl-ms allows: 0.5 ms"),
+        (3.0, "allows: 3000 ms"),
+        (60.0, "tier default lets"),
+    ],
+)
+async def test_whose_patience_ended_is_said(ttl_s: float | None, named: str) -> None:
+    """It waited for three seconds: by its tier's limit, unless its own was shorter."""
+
+    def script(request: Request) -> list[tuple[Event, ...]]:
+        end = finished(request, FinishReason.EXPIRE)
+        return [(replace(end, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=2.5),)]
+
+    with pytest.raises(OverloadedError) as caught:
+        await _answer(World(script=script), slo=RequestSlo(queue_ttl_s=ttl_s))
+    assert named in caught.value.message
+    assert ("x-queue-ttl-ms" in (caught.value.hint or "")) == ("allows" in named)
 
 
 async def test_what_can_never_run_is_the_clients_mistake() -> None:
