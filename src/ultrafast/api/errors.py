@@ -22,6 +22,7 @@ from ultrafast.core.errors import (
     UltrafastError,
     UnavailableError,
 )
+from ultrafast.core.events import DEAD_END
 
 MAX_RETRY_AFTER_S = 120.0
 Headers = list[tuple[bytes, bytes]]
@@ -74,7 +75,7 @@ class ApiError(Exception):
         self.closes_connection = closes_connection
 
 
-_STATUS_BY_CODE = {"sla_unavailable": 422}
+_STATUS_BY_CODE = {"sla_unavailable": 422, DEAD_END: 422}
 _STATUS_BY_CLASS: list[tuple[type[UltrafastError], int]] = [
     (ModelNotFoundError, 404),
     (InvalidRequestError, 400),

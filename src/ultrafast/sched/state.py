@@ -211,6 +211,7 @@ class SchedulerState:
         *,
         drop_reason: DropReason | None = None,
         retry_after_s: float | None = None,
+        error_code: str | None = None,
     ) -> None:
         """From any state to gone. Success leaves its KV in the cache; any other end frees it."""
         if live.state in (RequestState.RUNNING, RequestState.PAUSED):
@@ -228,7 +229,9 @@ class SchedulerState:
         live.state = RequestState.FINISHED
         del self.live[live.request_id]
         event = live.finished_event(reason, now, error)
-        self.emit(replace(event, drop_reason=drop_reason, retry_after_s=retry_after_s) if drop_reason else event)
+        if drop_reason or error_code:
+            event = replace(event, drop_reason=drop_reason, retry_after_s=retry_after_s, error_code=error_code)
+        self.emit(event)
 
     def _leave(self, live: LiveRequest) -> None:
         (self.running if live.state is RequestState.RUNNING else self.paused).remove(live)

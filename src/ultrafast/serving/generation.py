@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import EngineFailedError, UnavailableError
-from ultrafast.core.events import Event, RequestFinished, RequestScheduled, TokenProduced
+from ultrafast.core.events import DEAD_END, Event, RequestFinished, RequestScheduled, TokenProduced
 from ultrafast.core.request import TIER_SLO, FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.accounting import CallAccount
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent
 from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.ports import EnginePort, EngineStream
-from ultrafast.serving.refusals import refusal
+from ultrafast.serving.refusals import dead_end, refusal
 from ultrafast.serving.stream import ChoiceStream, OutputPlan
 from ultrafast.serving.supersede import Claim
 
@@ -176,6 +176,8 @@ class Generation:
     def _raise_failure(self, finished: RequestFinished) -> None:
         if finished.reason in (FinishReason.REJECT, FinishReason.EXPIRE):
             raise refusal(finished, self._call.slo)
+        if finished.reason is FinishReason.ERROR and finished.error_code == DEAD_END:
+            raise dead_end(finished)
         if finished.reason is FinishReason.ERROR:
             raise EngineFailedError(finished.error or "the engine could not finish this request")
         if finished.reason is FinishReason.ABORT:

@@ -1,4 +1,4 @@
-"""Refusals of the engine's gate, as errors for the client: each says what to do and when to come back."""
+"""Refusals of the engine's gate, and dead ends of an output, as errors: each says what to do and when to come back."""
 
 from __future__ import annotations
 
@@ -39,3 +39,12 @@ def refusal(finished: RequestFinished, slo: RequestSlo = TIER_SLO) -> UltrafastE
         error = OverloadedError(message, retry_after_s=finished.retry_after_s or 1.0, code=code, hint=hint)
     error.drop_reason = reason.value
     return error
+
+
+def dead_end(finished: RequestFinished) -> InvalidRequestError:
+    """Return the error for a request whose own rules let its output neither go on nor end."""
+    return InvalidRequestError(
+        f"The answer broke off after {finished.num_output_tokens} tokens: {finished.error}.",
+        code=finished.error_code,
+        hint="what came so far is in the stream; simplify the schema, lower min_tokens, or try another seed",
+    )

@@ -235,6 +235,7 @@ RAISED: list[tuple[UltrafastError, int, str, str]] = [
     (ContextLengthError("long"), 400, "context_length_exceeded", "invalid_request_error"),
     (ModelNotFoundError("no"), 404, "model_not_found", "invalid_request_error"),
     (UltrafastError("no", code="sla_unavailable"), 422, "sla_unavailable", "invalid_request_error"),
+    (InvalidRequestError("stuck", code="output_stuck"), 422, "output_stuck", "invalid_request_error"),
     (OverloadedError("busy", retry_after_s=1.5), 429, "slow_down", "rate_limit_error"),
     (EngineFailedError("broke"), 500, "engine_failed", "server_error"),
     (UnavailableError("down", retry_after_s=3), 503, "server_is_overloaded", "service_unavailable_error"),

@@ -10,7 +10,7 @@ from tests.unit.serving.fakes import FakeTokenizer, finished, says
 from tests.unit.serving.test_service import World
 
 from ultrafast.core.errors import InvalidRequestError, OverloadedError, SupersededError
-from ultrafast.core.events import DropReason, Event, RequestScheduled
+from ultrafast.core.events import DEAD_END, DropReason, Event, RequestScheduled, TokenProduced
 from ultrafast.core.request import FinishReason, Request, RequestSlo
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.contract import Started
@@ -114,3 +114,16 @@ async def test_a_newer_call_of_the_same_key_aborts_the_older_one() -> None:
     await older.aclose()
     await newer.aclose()
     world.service.close()
+
+
+@pytest.mark.parametrize("num_tokens", [0, 2])
+async def test_an_output_that_can_neither_go_on_nor_end_is_no_failure_of_the_server(num_tokens: int) -> None:
+    def script(request: Request) -> list[tuple[Event, ...]]:
+        end = finished(request, FinishReason.ERROR, num_tokens, error="nothing more may follow")
+        tokens = [(TokenProduced(request.request_id, 80),)] * num_tokens
+        return [*tokens, (replace(end, error_code=DEAD_END),)]
+
+    with pytest.raises(InvalidRequestError, match=f"after {num_tokens} tokens: nothing more may follow") as caught:
+        await _answer(World(script=script))
+    assert caught.value.code == "output_stuck"
+    assert caught.value.hint
