@@ -104,6 +104,7 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         created_s=int(datetime.now(tz=UTC).timestamp()),
         defaults=_sampling_defaults(settings, vocab),
         prompts=_build_prompts(inputs, vocab),
+        policies=dict(zip(tier_order(settings.tiers), tier_policies(settings.tiers), strict=True)),
     )
     dashboard = _build_dashboard(inputs, engine)
     recorder = _build_recorder(settings, engine, dashboard)

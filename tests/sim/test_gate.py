@@ -61,6 +61,14 @@ def test_a_queue_is_bounded_in_tokens_too_but_takes_one_large_prompt() -> None:
     assert _add(simulation, "later", 10) is None, "what left the queue counts no more"
 
 
+@pytest.mark.parametrize(("num", "num_refused"), [(4, 0), (5, 1)])
+def test_what_finds_a_free_place_does_not_count_against_the_bound_in_tokens(num: int, num_refused: int) -> None:
+    """Sequences of one call arrive together, before a step: those who get the free places are not in the way of the others."""
+    simulation = _simulation(max_waiting_tokens=200, num_running=4, max_num_waiting=50)
+    ends = [_add(simulation, f"r{i}", 100) for i in range(num)]
+    assert [_drop(end) for end in ends].count(DropReason.QUEUE_TOKENS_FULL) == num_refused
+
+
 def test_a_wait_ends_at_its_deadline_and_a_client_can_only_shorten_it() -> None:
     simulation = _simulation(queue_ttl_s=2.0, num_running=1)
     _add(simulation, "running", 20, 1000)

@@ -72,6 +72,7 @@ class RequestFinished:
             `error_param` say what of the request is at fault: always in the second case, and in the first for `DEAD_END`.
         num_cached_tokens: prompt tokens that were truly skipped at the *first* scheduling.
         num_host_tokens, num_disk_tokens: of the cached tokens, those that came from host memory and from disk.
+        num_output_tokens: produced; for observers, as many as the client got (none behind a stop string), as in its usage.
         num_computed_tokens: tokens that went through a forward pass for this request, recomputation included.
         scheduled_s, first_token_s: None when it never got that far.
         drop_reason: after EXPIRE, and after REJECT for want of room or time.

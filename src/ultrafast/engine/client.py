@@ -56,7 +56,7 @@ class EngineClient:
         self._listeners: list[Callable[[StepReport], None]] = []
         self._request_listeners: list[Callable[[Request], None]] = []
         self._restart_listeners: list[Callable[[EngineRestarted], None]] = []
-        self._ledger = Ledger(clock, policy.max_request_crashes)
+        self._ledger = Ledger(clock, policy.max_request_crashes, self._observe)
         self._supervisor = Supervisor(options, self, command=(*command, *arguments), policy=policy, clock=clock)
         self._task: asyncio.Task[None] | None = None
         self._facts: EngineFacts | None = None
@@ -253,7 +253,7 @@ class EngineClient:
         self._settled.set()
 
     def _observe(self, report: StepReport) -> None:
-        if report.finished and not self._ledger:
+        if not self._ledger:
             self._drained.set()
         if (
             report.stats is None

@@ -6,7 +6,8 @@ Knows no processes and no sockets; runs on the event loop of the API process and
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
 import msgspec
 
@@ -21,11 +22,17 @@ from ultrafast.engine.stream import EngineStream
 _CRASH_HINT = "the engine crashed {} times while running this request"
 
 
+def _ignore(_: StepReport) -> None:
+    """Nobody observes."""
+
+
 class Ledger:
     """Live requests and what to send of them."""
 
-    def __init__(self, clock: Clock, max_request_crashes: int) -> None:
+    def __init__(self, clock: Clock, max_request_crashes: int, on_read: Callable[[StepReport], None] = _ignore) -> None:
+        """`on_read` gets, as a report for observers, the ends that waited until the reader had counted what it delivered."""
         self._clock = clock
+        self._on_read = on_read
         self._live: dict[str, LiveRequest] = {}
         self._unsent: list[LiveRequest] = []
         self._quarantine = Quarantine(max_request_crashes)
@@ -137,10 +144,18 @@ class Ledger:
         seen = []
         for event in events:
             live = self._live.get(event.request_id)
-            if live is not None:
-                seen.append(live.checked(event) if not live.stream.is_stopped else live.stopped(event))
-                self._remove(live, seen[-1])
+            if live is None:
+                continue
+            end = live.checked(event) if not live.stream.is_stopped else live.stopped(event)
+            if live.stream.is_counted and not live.stream.is_left:
+                live.stream.on_read = partial(self._tell_read, live, end)
+            else:
+                seen.append(live.delivered(end))
+            self._remove(live, end)
         return seen
+
+    def _tell_read(self, live: LiveRequest, end: RequestFinished) -> None:
+        self._on_read(StepReport(finished=[live.delivered(end)]))
 
     def _end(self, ending: list[LiveRequest], reason: FinishReason, error: str | None = None) -> StepReport:
         now = self._clock()

@@ -96,6 +96,8 @@ class Gate:
         num_free = max(0, state.limits.max_num_running - len(state.running))
         if state.num_queued(rank) >= limit + num_free:
             return DropReason.QUEUE_FULL
+        if state.num_queued(rank) < num_free:
+            return None
         num_tokens = state.waiting.num_tokens_of(rank)
         # A prompt that is larger than the bound alone must not be refused for ever.
         if token_limit and num_tokens and num_tokens + len(live.tokens) > token_limit:

@@ -95,6 +95,8 @@ class Generation:
             for stream in streams:
                 stream.abort()
             raise
+        for stream in streams:
+            stream.is_counted = self._call.output.stops is not None
         self._claim.watch(streams)
         self._streams = streams
         # The events of several streams meet in one queue, which nothing may overtake.
@@ -205,6 +207,7 @@ class Generation:
             events.append(delta)
         if finished is not None or choice.is_stopped:
             self._is_done[choice.index] = True
+            self._streams[choice.index].num_delivered = choice.num_tokens
             if finished is None:
                 self._streams[choice.index].stop()
             self.num_open -= 1

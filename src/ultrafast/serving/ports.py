@@ -49,7 +49,11 @@ class EngineStream(Protocol):
 
     Attributes:
         shortcut: shown an event that comes while the reader waits for one; True = dealt with, the reader does not get it.
+        is_counted: set it when fewer tokens may be delivered than come; `num_delivered` then says how many, before the end.
     """
+
+    is_counted: bool
+    num_delivered: int | None
 
     shortcut: Callable[[Event], bool] | None
 

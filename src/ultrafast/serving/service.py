@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import EngineFailedError, InvalidRequestError, ModelNotFoundError
-from ultrafast.core.tiers import ServiceTier
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.engine.options import EngineFacts
 from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptions, ServingEvent
 from ultrafast.serving.detokenize import decode_tokens
 from ultrafast.serving.generation import Generation, PreparedCall
 from ultrafast.serving.lane import DeltaLane
-from ultrafast.serving.limits import check_text_fits, check_token_ids, longest_piece_bytes, output_limit
+from ultrafast.serving.limits import check_sequences_fit, check_text_fits, check_token_ids, longest_piece_bytes, output_limit
 from ultrafast.serving.merge import MergedStreams
 from ultrafast.serving.ports import EnginePort, Tokenizer
 from ultrafast.serving.prompts import Conversation, PromptBuilder
@@ -68,9 +68,12 @@ class Service:
         defaults: SamplingDefaults | None = None,
         template_source: str | None = None,
         prompts: PromptBuilder | None = None,
+        policies: Mapping[ServiceTier, TierPolicy] | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         """`template_source` replaces the model's own chat template; `prompts` replaces the builder made of it and the tokenizer.
+
+        `policies`: the tiers' bounds; None = the defaults.
 
         Raises:
             ModelFileError: the chat template does not compile.
@@ -80,6 +83,7 @@ class Service:
         self._model_id = model_id
         self._created_s = created_s
         self._defaults = defaults or SamplingDefaults()
+        self._policies = policies or dict(zip(ServiceTier, DEFAULT_POLICIES, strict=True))
         self._clock = clock
         self._superseding = Superseding()
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="prompt")
@@ -201,6 +205,7 @@ class Service:
         options = call.options
         is_deterministic = self._is_deterministic(options)
         seed = concrete_seed(DETERMINISTIC_SEED if is_deterministic and options.seed is None else options.seed)
+        self._check_room(options, len(prompts), sum(len(prompt) for prompt in prompts))
         max_request_tokens = self._engine.facts.max_request_tokens
         limits = [output_limit(options, self._defaults, len(prompt), max_request_tokens) for prompt in prompts]
         return PreparedCall(
@@ -272,9 +277,16 @@ class Service:
             raise InvalidRequestError(
                 f"{num_prompts} prompts with {options.num_choices} choices each; the limit is {MAX_CHOICES}", param="n"
             )
-        self._is_deterministic(options)
+        self._check_room(options, num_prompts, 0)
         check_token_ids([token for token, _ in options.logit_bias], self._tokenizer.size, "logit_bias")
         check_token_ids(options.stop_token_ids, self._tokenizer.size, "stop_token_ids")
+
+    def _check_room(self, options: GenerationOptions, num_prompts: int, num_tokens: int) -> None:
+        """Refuse what can never be in the engine at once. `num_tokens`: of the prompts; 0 = not known yet."""
+        num_places = 1 if self._is_deterministic(options) else self._engine.facts.max_num_running
+        tier = options.requested_tier or ServiceTier.DEFAULT
+        num_choices = options.num_choices
+        check_sequences_fit(num_prompts * num_choices, num_tokens * num_choices, num_places, tier, self._policies[tier])
 
     def _is_deterministic(self, options: GenerationOptions) -> bool:
         """Whether a call runs alone: because it asks for it, or because all do here."""

@@ -43,6 +43,7 @@ class Book:
         self.clock = ManualClock(100.0)
         self.ledger = Ledger(self.clock, max_request_crashes=3)
         self.streams: dict[str, EngineStream] = {}
+        self.observed: list[StepReport] = []
 
     def add(self, request: Request) -> None:
         stream = EngineStream(request.request_id, lambda _: None)
@@ -249,3 +250,45 @@ def test_a_crash_that_needs_two_requests_together_ends_too() -> None:
     pair.run()
     assert {end.reason for end in pair.ends.values()} == {FinishReason.LENGTH}
     assert pair.num_crashes < 40
+
+
+def _counted(name: str = "r") -> tuple[Book, EngineStream, Request]:
+    book = Book()
+
+    book.ledger = Ledger(book.clock, 3, book.observed.append)
+    request = make_request(name)
+    book.add(request)
+    book.ledger.take_unsent()
+    stream = book.streams[name]
+    stream.is_counted = True
+    return book, stream, request
+
+
+def test_observers_hear_of_as_many_tokens_as_were_delivered() -> None:
+    """The end comes with the tokens; only then does the reader find the stop string among them."""
+    book, stream, request = _counted()
+    report = StepReport(tokens=tokens("r", 5, 6, 7).tokens, finished=[finished(request, 3)])
+    assert book.ledger.apply(report).finished == []
+    assert len(book.ledger) == 0, "it lives no more"
+    assert [type(event) for event in book.events("r")] == [TokenProduced] * 3 + [RequestFinished]
+    stream.num_delivered = 1
+    stream.abort()
+    stream.abort()
+    assert [event.num_output_tokens for late in book.observed for event in late.finished] == [1]
+
+
+def test_a_reader_that_stopped_it_has_counted_already() -> None:
+    book, stream, request = _counted()
+    book.ledger.apply(tokens("r", 5, 6))
+    stream.num_delivered = 1
+    stream.stop()
+    seen = book.ledger.apply(StepReport(tokens=tokens("r", 7).tokens, finished=[finished(request, 3, FinishReason.ABORT)]))
+    assert [(event.reason, event.num_output_tokens) for event in seen.finished] == [(FinishReason.STOP, 1)]
+    assert book.observed == []
+
+
+def test_a_reader_that_went_away_keeps_nobody_waiting() -> None:
+    book, stream, request = _counted()
+    stream.abort()
+    seen = book.ledger.apply(StepReport(tokens=tokens("r", 7).tokens, finished=[finished(request, 1, FinishReason.ABORT)]))
+    assert [(event.reason, event.num_output_tokens) for event in seen.finished] == [(FinishReason.ABORT, 1)]

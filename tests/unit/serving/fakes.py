@@ -84,6 +84,8 @@ class ScriptedStream:
         self.request = request
         self.shortcut: Callable[[Event], bool] | None = None
         self.is_aborted = False
+        self.is_counted = False
+        self.num_delivered: int | None = None
         self.is_stopped = False
         self._batches = batches
         self._hangs = hangs
