@@ -109,7 +109,8 @@ class Scheduler:
     def add(self, request: Request, now: float) -> list[Event]:
         """Take a request, whose id must not be that of a live one.
 
-        It finishes at once when it can never run (ERROR), has nothing left to produce (LENGTH) or is refused (REJECT).
+        It finishes at once when it can never run (ERROR), has nothing left to produce (LENGTH), is refused (REJECT), or only
+        asked whether it would be (ABORT).
         """
         assert request.request_id not in self._state.live, f"request id {request.request_id} is already live"
         assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
@@ -212,11 +213,14 @@ class Scheduler:
 
     def _enqueue(self, live: LiveRequest, now: float) -> None:
         state, tiers = self._state, self._state.limits.tiers
-        if not live.request.is_admitted:
+        if not (live.request.is_admitted or live.request.is_inquiry):
             state.reservations.arrived(live, now)
         verdict = self._gate.judge(live, now)
         if verdict.is_refused:
             state.finish(live, FinishReason.REJECT, now, drop_reason=verdict.reason, retry_after_s=verdict.retry_after_s)
+            return
+        if live.request.is_inquiry:
+            state.finish(live, FinishReason.ABORT, now)
             return
         if verdict.tier is not live.tier:
             live.downgrade_reason = verdict.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.events import Event, RequestFinished, RequestScheduled, TokenProduced
 from ultrafast.core.request import FinishReason, Request, SamplingParams
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.ledger import Ledger
 from ultrafast.engine.messages import StepReport
 from ultrafast.engine.stream import EngineStream
@@ -292,3 +294,21 @@ def test_a_reader_that_went_away_keeps_nobody_waiting() -> None:
     stream.abort()
     seen = book.ledger.apply(StepReport(tokens=tokens("r", 7).tokens, finished=[finished(request, 1, FinishReason.ABORT)]))
     assert [(event.reason, event.num_output_tokens) for event in seen.finished] == [(FinishReason.ABORT, 1)]
+
+
+def test_who_has_no_place_yet_is_counted_by_tier() -> None:
+    book = Book()
+    requests = [make_request(name) for name in ("a", "b", "c")]
+    for request in requests:
+        book.add(request)
+    book.add(replace(make_request("asks"), is_inquiry=True))
+    book.ledger.take_unsent()
+    assert book.ledger.num_unplaced(requests[0].tier) == 3
+    book.ledger.apply(StepReport(finished=[finished(make_request("asks"), 0, FinishReason.ABORT)]))
+    assert book.ledger.num_unplaced(requests[0].tier) == 3
+    book.ledger.apply(StepReport(scheduled=[RequestScheduled("a", 2.0, 0)]))
+    book.ledger.apply(StepReport(scheduled=[RequestScheduled("a", 3.0, 0)]))  # preempted, and back
+    assert book.ledger.num_unplaced(requests[0].tier) == 2
+    book.ledger.apply(StepReport(finished=[finished(requests[0], 0), finished(requests[1], 0, FinishReason.EXPIRE)]))
+    assert book.ledger.num_unplaced(requests[0].tier) == 1
+    assert book.ledger.num_unplaced(ServiceTier.ULTRAFAST) == 0

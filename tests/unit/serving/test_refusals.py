@@ -127,3 +127,48 @@ async def test_an_output_that_can_neither_go_on_nor_end_is_no_failure_of_the_ser
         await _answer(World(script=script))
     assert caught.value.code == "output_stuck"
     assert caught.value.hint
+
+
+def _full(is_refused: bool) -> World:
+    """An engine that seems to be full; whether it is, it says when it is asked."""
+
+    def script(request: Request) -> list[tuple[Event, ...]]:
+        if not request.is_inquiry:
+            return says(tokenizer, "Hello")(request)
+        end = finished(request, FinishReason.REJECT if is_refused else FinishReason.ABORT)
+        return [(replace(end, drop_reason=DropReason.QUEUE_FULL, retry_after_s=2.5) if is_refused else end,)]
+
+    world = World(script=script)
+    tokenizer = world.tokenizer
+    world.engine.is_full = True
+    return world
+
+
+async def test_what_has_no_room_is_refused_before_its_prompt_is_read() -> None:
+    world = _full(is_refused=True)
+    num_read = world.tokenizer.num_tokenized_chars
+    with pytest.raises(OverloadedError) as caught:
+        await _answer(world, num_choices=2, requested_tier=ServiceTier.FLEX)
+    assert (caught.value.drop_reason, caught.value.retry_after_s) == ("queue_full", 2.5)
+    assert world.tokenizer.num_tokenized_chars == num_read
+    (request,) = world.engine.requests
+    assert (request.is_inquiry, request.tier, request.slo.is_movable) == (True, ServiceTier.FLEX, False)
+
+
+async def test_what_has_room_after_all_is_answered() -> None:
+    world = _full(is_refused=False)
+    events = await _answer(world)
+    assert isinstance(events[0], Started)
+    assert [request.is_inquiry for request in world.engine.requests] == [True, False]
+
+
+async def test_of_a_burst_those_who_had_room_before_the_others_took_it_ask_again() -> None:
+    world = _full(is_refused=False)
+    world.engine.num_filled_up = 1
+    await _answer(world)
+    assert [request.is_inquiry for request in world.engine.requests] == [True, True, False]
+
+
+async def test_a_call_that_is_wrong_is_told_so_also_when_the_engine_is_full() -> None:
+    with pytest.raises(InvalidRequestError):
+        await _answer(_full(is_refused=True), stop_token_ids=(10**6,))
