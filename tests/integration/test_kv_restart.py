@@ -80,7 +80,7 @@ def test_a_killed_engine_and_a_killed_server_leave_the_cache(serve, model_path, 
 
     engine = server.engine_pid
     os.kill(engine, signal.SIGKILL)
-    wait_until(lambda: not is_alive(engine))
+    wait_until(lambda: not is_alive(engine) and server.engine_pid != engine)
     wait_until(lambda: is_found_on_disk(server))
     second = ask(server, next_turn(first))
     assert num_not_cached(second) < 64  # the short piece at the end may be cheaper to compute
@@ -97,6 +97,6 @@ def test_a_killed_engine_and_a_killed_server_leave_the_cache(serve, model_path, 
 
     post(f"{other.url}/admin/cache/clear", {})
     wait_until(lambda: levels(other)["disk"]["num_tokens"] == levels(other)["host"]["num_tokens"] == 0)
-    assert not list((tmp_path / "kv").rglob("*.kv"))
+    wait_until(lambda: not list((tmp_path / "kv").rglob("*.kv")))  # deleted in the background, after it is forgotten
     fourth = ask(other, MESSAGES)
     assert num_not_cached(fourth) == fourth["usage"]["prompt_tokens"]

@@ -212,7 +212,9 @@ class Simulation:
         assert self.carrier.arena.used_bytes <= held <= levels.host.budget.used_bytes <= levels.limits.host_bytes
         assert len(self.carrier.arena) == sum(run.host is Place.PRESENT for run in levels.host.runs())
         assert levels.disk.budget.used_bytes <= levels.limits.disk_bytes
-        assert levels.host.num_tokens == sum(len(run.tokens) for run in levels.host.runs())
+        for level, place in ((levels.host, "host"), (levels.disk, "disk")):
+            here = sum(len(run.tokens) for run in level.runs() if getattr(run, place) is Place.PRESENT)
+            assert level.num_tokens == here, f"{place} tells of tokens that are not there"
 
     def check_output(self, request_id: str) -> None:
         """Exactly the tokens that the request produces alone; a request that was cut short has the first of them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import TokenLogprobs
@@ -45,8 +46,7 @@ class RequestScheduled:
     downgrade_reason: DropReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenProduced:
+class TokenProduced(NamedTuple):
     """One output token, to be delivered."""
 
     request_id: str
@@ -132,7 +132,8 @@ class StepFinished:
     per second over those of steps without; 0 = not measured yet.
 
     `cost_s`: what the scheduler believes that a step costs, seconds: fixed, per output, per prefill token; zeros before it knows.
-    `reserved` names the tiers for which something is held back.
+    `reserved` names the tiers for which something is held back. `num_lost_tokens` were in a step that was broken off for
+    something more urgent; they are computed again.
     """
 
     step: int
@@ -158,6 +159,7 @@ class StepFinished:
     num_model_drafted_tokens: int = 0
     num_model_accepted_tokens: int = 0
     draft_model_gain: float = 0.0
+    num_lost_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ class KvLevelsChanged:
     """KV outside the device: how much is where, and how often a run was moved since the engine started.
 
     Attributes:
+        num_host_tokens, num_disk_tokens: of runs that are there as a whole. Bytes are charged before a run arrives.
         num_saved, num_loaded: device -> host memory, and back. num_written, num_read: host memory -> disk, and back.
         num_evicted_host, num_evicted_disk: runs that left a level for want of room.
         is_disk_on: False when the disk level is off, by configuration or after a failure.

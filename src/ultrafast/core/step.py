@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from ultrafast.core.draft import NO_DRAFTING, DraftPlan
 
@@ -130,13 +131,14 @@ class KvMoved:
     is_broken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceWork:
+class SequenceWork(NamedTuple):
     """The tokens of one sequence in a step: positions [start, start + len(tokens)).
 
     `samples` is True when the last of them needs an output row, from which the request's next token is drawn;
     `output_index` then is the number of output tokens the request had before that draw.
     `drafts` are guesses of the tokens after `tokens`, only where `samples`.
+
+    One is made per sequence and step: a named tuple takes a third of the time of a frozen dataclass.
     """
 
     request_id: str
@@ -154,37 +156,56 @@ class SequenceWork:
 
 
 @dataclass(frozen=True, slots=True)
+class Yielding:
+    """A long step of prefill chunks, which may be broken off for something better to do.
+
+    Attributes:
+        urgency: of its most urgent request; 0 is the most urgent there is.
+        num_tokens: prompt tokens in it.
+        predicted_s: how long it will take.
+    """
+
+    urgency: int
+    num_tokens: int
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """What to do next. `work` may be empty while `kv_ops` is not (an aborted request's cells are freed at once).
 
     `draft` comes before `work`: the guesses that it asks for become drafts of the work (`Scheduler.drafted`).
+    `yielding` is there when the step may be interrupted.
     """
 
     step: int
     kv_ops: tuple[KvOp, ...] = ()
     work: tuple[SequenceWork, ...] = ()
     draft: DraftPlan = NO_DRAFTING
+    yielding: Yielding | None = None
 
     @property
     def num_tokens(self) -> int:
         """Positions of the forward pass, drafts included: the size of the batch."""
-        return sum(item.num_positions for item in self.work)
+        return sum([len(item.tokens) + len(item.drafts) for item in self.work])
 
     @property
     def num_drafts(self) -> int:
-        return sum(len(item.drafts) for item in self.work)
+        return sum([len(item.drafts) for item in self.work])
 
 
 class StepStatus(StrEnum):
     """How the forward pass ended.
 
     `OUT_OF_KV`: no room for the batch; nothing was changed. `INVALID`: the batch was refused; nothing was changed.
-    `FATAL`: the engine's state is unknown and it must be restarted.
+    `INTERRUPTED`: it was broken off on request; nothing was changed. `FATAL`: the engine's state is unknown and it must be
+    restarted.
     """
 
     OK = "ok"
     OUT_OF_KV = "out_of_kv"
     INVALID = "invalid"
+    INTERRUPTED = "interrupted"
     FATAL = "fatal"
 
 
@@ -199,8 +220,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """One drawn token.
 
     Attributes:

@@ -95,6 +95,7 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         max_num_cached=facts.max_num_cached,
         max_cached_tokens=facts.max_cached_tokens,
         can_trim=facts.can_trim,
+        can_interrupt=facts.can_interrupt,
         enable_prefix_cache=options.enable_prefix_cache,
         levels=levels,
         order=options.tier_order,

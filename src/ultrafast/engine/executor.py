@@ -1,7 +1,7 @@
 """The seam between decisions and a model: what the engine loop asks of whatever runs the forward pass.
 
-All calls but `prepare_request` come from the one engine thread. Implementations: `engine.llama.executor.LlamaExecutor`,
-`engine.fake.FakeExecutor`; both pass the suite in `tests/contract`.
+All calls but `prepare_request` and `interrupt` come from the one engine thread. Implementations:
+`engine.llama.executor.LlamaExecutor`, `engine.fake.FakeExecutor`; both pass the suite in `tests/contract`.
 """
 
 from __future__ import annotations
@@ -78,8 +78,15 @@ class Executor(Protocol):
         """One forward pass over `plan.work`, then one draw for each item with `samples`. `plan.kv_ops` are already applied.
 
         Behind drafts that turn out right further draws follow, see `StepResult.sampled`; every token is drawn as it would be
-        without drafts. On `OUT_OF_KV` and `INVALID` nothing has changed. A request that fails by itself is listed in `failed`;
-        the others' draws are valid.
+        without drafts. On `OUT_OF_KV`, `INVALID` and `INTERRUPTED` nothing has changed. A request that fails by itself is listed
+        in `failed`; the others' draws are valid.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Ask the `run` under way to break off. Any thread; between two runs it does nothing.
+
+        That run returns INTERRUPTED, with nothing changed, or its result, when it was done or cannot be broken off.
         """
         ...
 

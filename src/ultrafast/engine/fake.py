@@ -190,7 +190,8 @@ class FakeExecutor:
         self._check(plan)
         status = self._status(plan)
         if status is not StepStatus.OK:
-            return StepResult(status, duration_s=self._spend(0, 0))
+            num_half = plan.num_tokens // 2 if status is StepStatus.INTERRUPTED else 0
+            return StepResult(status, duration_s=self._spend(0, num_half))
         sampled, failed = [], []
         for item in plan.work:
             self._write(item)
@@ -205,6 +206,9 @@ class FakeExecutor:
         duration_s = self._spend(num_outputs, num_prefill_tokens, plan.num_drafts)
         dead_ends = tuple(request_id for request_id, _ in failed if request_id in self.injections.stuck_ids)
         return StepResult(status, tuple(sampled), tuple(failed), duration_s, dead_ends)
+
+    def interrupt(self) -> None:
+        """A simulated step is over before anybody could ask; `injections.statuses` says which ones are broken off."""
 
     def close(self) -> None:
         assert not self._is_closed, "closed twice"

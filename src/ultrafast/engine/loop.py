@@ -32,7 +32,7 @@ from ultrafast.core.events import (
     TokenProduced,
 )
 from ultrafast.core.request import FinishReason, Request
-from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus
+from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus, Yielding
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.kvstore.carrier import KvCarrier
 from ultrafast.engine.kvstore.store import RunStore
@@ -59,12 +59,21 @@ class StepScheduler(Protocol):
     def abort(self, request_id: str, now: float) -> list[Event]: ...
     def plan(self, now: float) -> StepPlan: ...
     def copies_failed(self, request_ids: Sequence[str], now: float) -> None: ...
+    def gives_way(self, step: Yielding, request: Request, elapsed_s: float) -> bool: ...
     def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan: ...
     def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]: ...
 
 
 class _KvDone(NamedTuple):
     """Something came from the disk."""
+
+
+class _UnderWay(NamedTuple):
+    """The step that runs now and may be broken off."""
+
+    step: Yielding
+    request_ids: frozenset[str]
+    begin_s: float
 
 
 class _Compiled(NamedTuple):
@@ -99,14 +108,29 @@ class EngineLoop:
         self._compiling: dict[str, Request] = {}  # requests whose grammar is being compiled; the engine thread's
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._kv.on_done(lambda: self._inbox.put(_KvDone()))
+        self._under_way: _UnderWay | None = None  # written by the engine thread, read by those who post
         self._is_running = True
         self.step = 0
         self.last_step_s = clock()
         self.has_work = False
 
     def post(self, command: ToEngine) -> None:
-        """Hand over a command: any thread, never blocks."""
+        """Hand over a command: any thread, never blocks. The step under way is broken off if that is worth it."""
         self._inbox.put(command)
+        if isinstance(command, Abort):
+            self._break_off_if_unwanted(command.request_ids)
+        elif isinstance(command, Submit):
+            self._make_way_for(command.request)
+
+    def _make_way_for(self, request: Request) -> None:
+        under_way = self._under_way
+        if under_way and self._scheduler.gives_way(under_way.step, request, self._clock() - under_way.begin_s):
+            self._executor.interrupt()
+
+    def _break_off_if_unwanted(self, request_ids: Sequence[str]) -> None:
+        under_way = self._under_way
+        if under_way and under_way.request_ids.issubset(request_ids):
+            self._executor.interrupt()
 
     def run(self) -> None:
         """Serve until `Shutdown`. Raises FatalStepError when the executor cannot go on; the process should then exit."""
@@ -123,7 +147,7 @@ class EngineLoop:
         if plan.draft:
             plan = self._scheduler.drafted(plan, self._executor.propose(plan.draft))
         if plan.work:
-            result = self._executor.run(plan)
+            result = self._run(plan)
             if result.status is StepStatus.FATAL:
                 raise FatalStepError(f"step {plan.step} left the engine in an unknown state")
             events += self._scheduler.complete(plan, result, self._clock())
@@ -134,6 +158,15 @@ class EngineLoop:
             # Somebody came or went, or cells were freed: that is booked too, so that the gauges never stay behind.
             events += self._scheduler.complete(plan, StepResult(StepStatus.OK), self._clock())
             self._report(events)
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        if plan.yielding is None:
+            return self._executor.run(plan)
+        self._under_way = _UnderWay(plan.yielding, frozenset(item.request_id for item in plan.work), self._clock())
+        try:
+            return self._executor.run(plan)
+        finally:
+            self._under_way = None
 
     def _plan(self) -> StepPlan:
         """Plan until every shared prefix in the plan is proven; each further round has at least one such prefix less."""

@@ -112,6 +112,7 @@ class EngineFacts:
         state_bytes_per_token: KV bytes that one token costs.
         state_bytes_fixed: bytes of a sequence's state beside those (recurrent state).
         draft: None when there is no draft model.
+        can_interrupt: a step can be broken off while it runs.
     """
 
     build: str
@@ -140,3 +141,4 @@ class EngineFacts:
     deterministic: str = "off"
     max_num_paused: int = 0
     draft: DraftFacts | None = None
+    can_interrupt: bool = False

@@ -54,8 +54,12 @@ class PairedExecutor:
     def run(self, plan: StepPlan) -> StepResult:
         if not plan.work or plan.work[0].seq_id < self._first:
             return self._shared.run(plan)
-        work = tuple(replace(item, seq_id=item.seq_id - self._first) for item in plan.work)
+        work = tuple(item._replace(seq_id=item.seq_id - self._first) for item in plan.work)
         return self._alone.run(replace(plan, work=work))
+
+    def interrupt(self) -> None:
+        # Only the shared pool's steps are long enough, and only they are announced as such.
+        self._shared.interrupt()
 
     def close(self) -> None:
         # The lone context uses the weights of the shared one.

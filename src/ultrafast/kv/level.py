@@ -14,11 +14,16 @@ _MAX_CANDIDATES = 32
 
 
 class Level:
-    """Runs on one level, least recently used first; their bytes are charged from before they arrive until they are gone."""
+    """Runs on one level, least recently used first; their bytes are charged from before they arrive until they are gone.
+
+    Attributes:
+        num_tokens: of the runs that have arrived: what can be used, and on disk outlives the process.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self.budget = ByteBudget(capacity_bytes)
         self._runs: OrderedDict[int, Run] = OrderedDict()
+        self._arriving: set[int] = set()
         self.num_tokens = 0
 
     def __len__(self) -> int:
@@ -27,18 +32,26 @@ class Level:
     def __contains__(self, run: Run) -> bool:
         return run.run_id in self._runs
 
-    def add(self, run: Run) -> None:
+    def expect(self, run: Run) -> None:
         """Charge a run; its bytes may come now."""
         assert run not in self, "a run is on a level once"
         self._runs[run.run_id] = run
+        self._arriving.add(run.run_id)
         self.budget.charge(run.num_bytes)
+
+    def arrived(self, run: Run) -> None:
+        """All bytes of a run that was expected are here."""
+        self._arriving.remove(run.run_id)
         self.num_tokens += len(run.tokens)
 
     def remove(self, run: Run) -> None:
-        """Refund a run; its bytes are gone."""
+        """Refund a run; its bytes are gone, or will not come."""
         del self._runs[run.run_id]
         self.budget.refund(run.num_bytes)
-        self.num_tokens -= len(run.tokens)
+        if run.run_id in self._arriving:
+            self._arriving.remove(run.run_id)
+        else:
+            self.num_tokens -= len(run.tokens)
 
     def resize(self, run: Run, num_bytes: int) -> None:
         """Correct the charge of a run that is here; the caller sets `run.num_bytes` after it has done so on all levels."""

@@ -176,7 +176,8 @@ class KvLevels:
         run = self._new_run(missing.parent, digest, missing.begin, tuple(tokens[missing.begin : missing.end]), num_bytes, now)
         run.is_kept, run.is_private = is_kept, is_private
         run.host = Place.PRESENT  # the engine copies it before anything that is ordered later
-        self.host.add(run)
+        self.host.expect(run)
+        self.host.arrived(run)
         self._emit(SaveRun(run.run_id, seq_id, missing.begin, missing.end))
         for shorter in self.index.covered_by(run):
             if not shorter.num_pins:
@@ -199,7 +200,7 @@ class KvLevels:
             run.num_pins -= 1
             return False
         run.host = Place.ARRIVING
-        self.host.add(run)
+        self.host.expect(run)
         self._emit(ReadRun(run.run_id, run.parent, run.digest, run.start, run.tokens, run.num_bytes))
         return True
 
@@ -244,12 +245,14 @@ class KvLevels:
             run.num_pins -= 1
             if result.is_ok and run.disk is Place.ARRIVING:
                 run.disk = Place.PRESENT
+                self.disk.arrived(run)
             elif run.disk is Place.ARRIVING:
                 self._leave_disk(run)
         elif way is Way.READ and run.host is Place.ARRIVING:
             run.num_pins -= 1
             if result.is_ok:
                 run.host = Place.PRESENT
+                self.host.arrived(run)
             else:
                 self._leave_host(run, is_empty=True)
                 if run.disk is Place.PRESENT:
@@ -274,7 +277,7 @@ class KvLevels:
             run.num_pins -= 1
             return
         run.disk = Place.ARRIVING
-        self.disk.add(run)
+        self.disk.expect(run)
         self._writing.add(run.run_id)
         self._emit(WriteRun(run.run_id, run.parent, run.digest, run.start, run.tokens))
 
@@ -298,7 +301,8 @@ class KvLevels:
                 continue
             run = self._new_run(one.parent, one.digest, one.start, one.tokens, one.num_bytes, now - one.age_s)
             run.disk = Place.PRESENT
-            self.disk.add(run)
+            self.disk.expect(run)
+            self.disk.arrived(run)
         self._make_disk_room(0, now)
 
     def switch_off_disk(self) -> None:

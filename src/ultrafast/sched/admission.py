@@ -19,19 +19,28 @@ from ultrafast.sched.live import LiveRequest
 
 def reserve(live: LiveRequest, limits: SchedulerLimits) -> int:
     """Cells to keep for the output that comes next; never more than the request can still produce."""
-    rest = min(live.request.params.max_tokens - live.num_output, limits.max_request_tokens - len(live.tokens))
+    rest = min(live.own_end, limits.max_request_tokens) - len(live.tokens)
     return max(0, min(rest, limits.reserve_tokens))
 
 
 def promised_to(live: LiveRequest, limits: SchedulerLimits) -> int:
     """Cells that a request which holds a sequence will need before it needs more."""
-    num_tokens = len(live.tokens)  # `reserve` spelled out: this is asked of everybody who runs
-    rest = min(
-        live.request.params.max_tokens - num_tokens + live.num_prompt,
-        limits.max_request_tokens - num_tokens,
-        limits.reserve_tokens,
-    )
-    return num_tokens - live.num_computed + max(0, rest)
+    return len(live.tokens) - live.num_computed + reserve(live, limits)
+
+
+def promised_by_urgency(holders: Iterable[LiveRequest], limits: SchedulerLimits) -> list[int]:
+    """The sum of `promised_to` for each urgency; spelled out, since it is asked of everybody who holds a sequence."""
+    promised = [0] * len(limits.tiers)
+    most, longest = limits.reserve_tokens, limits.max_request_tokens
+    for live in holders:
+        num_tokens = len(live.tokens)
+        end = min(longest, live.own_end)
+        rest = end - num_tokens
+        if rest < most:
+            promised[live.urgency] += num_tokens - live.num_computed + (max(0, rest))
+        else:
+            promised[live.urgency] += num_tokens - live.num_computed + most
+    return promised
 
 
 def num_promised(running: Iterable[LiveRequest], limits: SchedulerLimits) -> int:

@@ -21,7 +21,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
 
-from ultrafast.sched.chunks import ALONE_STRETCH, FALLBACK_CHUNK_TOKENS, IDLE_STRETCH, MIN_CHUNK_TOKENS
+from ultrafast.sched.chunks import (
+    ALONE_STRETCH,
+    FALLBACK_CHUNK_TOKENS,
+    IDLE_STRETCH,
+    INTERRUPTIBLE_STRETCH,
+    MIN_CHUNK_TOKENS,
+)
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
@@ -35,17 +41,21 @@ class StepBudget:
 
     Args:
         is_alone: the step serves the only request there is.
+        may_be_long: it then gives way to a newcomer even while it runs.
 
     Attributes:
         num_outputs, num_prefill_tokens: what is in the step so far.
     """
 
-    def __init__(self, cost: CostModel, limits: SchedulerLimits, now: float, *, is_alone: bool = False) -> None:
+    def __init__(
+        self, cost: CostModel, limits: SchedulerLimits, now: float, *, is_alone: bool = False, may_be_long: bool = False
+    ) -> None:
         self._cost = cost
         self._limits = limits
         self._now = now
         self._limit_s = math.inf
-        self._idle_stretch = ALONE_STRETCH if is_alone else IDLE_STRETCH
+        alone_stretch = INTERRUPTIBLE_STRETCH if may_be_long else ALONE_STRETCH
+        self._idle_stretch = alone_stretch if is_alone else IDLE_STRETCH
         self._held_share = 0.0
         self.num_outputs = 0
         self.num_prefill_tokens = 0
@@ -78,20 +88,21 @@ class StepBudget:
         count = bisect_right(range(1, num_wanted + 1), limit_s, key=lambda count: self._predict_s(count, 0))
         return count if self.is_limited else max(count, min(1, num_wanted))
 
-    def slack_s(self, decodes: Iterable[LiveRequest], prefills: Collection[LiveRequest]) -> float:
+    def slack_s(self, due_s: float, prefills: Collection[LiveRequest]) -> float:
         """Return how long a step may take for prefills that can wait for the decodes of their own rank; else infinity.
 
         They can wait while even at the pace of the target step time their first tokens would come in time, with a margin.
+        `due_s`: when the first of the decodes has its next token due; infinity = there are none.
         """
-        slack_s = min((live.token_due_s for live in decodes), default=math.inf) - self._now
+        slack_s = due_s - self._now
         if slack_s == math.inf or not prefills or not self._cost.is_fitted:
             return math.inf
         token_s = self._cost.coefficients[2]
         decode_s = self._predict_s(0, 0)
         chunk_s = max(self._target_s - decode_s, MIN_CHUNK_TOKENS * token_s)
-        rest_s = token_s * sum(live.num_remaining for live in prefills)
+        rest_s = token_s * sum([len(live.tokens) - live.num_computed for live in prefills])
         needed_s = (rest_s + decode_s * rest_s / chunk_s if chunk_s > 0 else rest_s) * (1 + PREFILL_STRETCH)
-        return slack_s if self._now + needed_s < min(live.deadline_s for live in prefills) else math.inf
+        return slack_s if self._now + needed_s < min([live.arrival_s + live.ttft_s for live in prefills]) else math.inf
 
     def num_prefill_tokens_fitting(self, num_kept: int, slack_s: float = math.inf) -> int:
         """Prefill tokens for the next rank.
@@ -118,10 +129,9 @@ class StepBudget:
     def add_prefill(self, num_tokens: int) -> None:
         self.num_prefill_tokens += num_tokens
 
-    def close_rank(self, decodes: Iterable[LiveRequest], prefills: Iterable[LiveRequest]) -> None:
-        """All work of a rank is in: it now bounds what less urgent ranks may add."""
-        for live in decodes:
-            self._limit_s = min(self._limit_s, live.token_due_s - self._now)
+    def close_rank(self, due_s: float, prefills: Iterable[LiveRequest]) -> None:
+        """All work of a rank is in: it now bounds what less urgent ranks may add. `due_s` as in `slack_s`."""
+        self._limit_s = min(self._limit_s, due_s - self._now)
         for live in prefills:
             stretch = PREFILL_STRETCH if self._may_stretch(live) else 0.0
             self._limit_s = min(self._limit_s, self._predict_s(0, 0) * (1 + stretch))

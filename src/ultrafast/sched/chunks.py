@@ -11,6 +11,7 @@ and has everything when it is alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ultrafast.sched.live import LiveRequest
 
@@ -25,6 +26,10 @@ IDLE_STRETCH = 2.0
 ALONE_STRETCH = 10.0
 """A prefill that is the only request there is: nobody waits for it except a new arrival. On a CPU, chunks of 16 tokens cost a
 quarter more than chunks of 128 once some hundred tokens precede them (attention is computed in tiles)."""
+INTERRUPTIBLE_STRETCH = 20.0
+"""The same where a new arrival can break the step off: chunks of 256 tokens cost another 3-5 % less."""
+
+_order = attrgetter("order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,31 @@ def divide(budget: int, prefills: list[LiveRequest]) -> list[Chunk]:
         return []
     if len(prefills) == 1:
         return [Chunk(prefills[0], min(budget, prefills[0].num_remaining))]
-    ordered = sorted(prefills, key=lambda live: (len(live.tokens) - live.num_computed, live.order))
-    first_due = min(ordered, key=lambda live: (live.deadline_s, live.order))
+    first_due = _first_due(prefills)
     promised = min(first_due.num_remaining, max(1, budget // FIRST_DUE_SHARE))
-    chosen = [live for live in ordered if live is not first_due][: MAX_PREFILLS_PER_STEP - 1]
-    return _fill(budget, promised, first_due, [live for live in ordered if live is first_due or live in chosen])
+    shortest = _shortest(prefills, MAX_PREFILLS_PER_STEP)
+    chosen = [live for live in shortest if live is not first_due][: MAX_PREFILLS_PER_STEP - 1]
+    return _fill(budget, promised, first_due, sorted([first_due, *chosen], key=_length_key))
+
+
+def _length_key(live: LiveRequest) -> tuple[int, int]:
+    return (len(live.tokens) - live.num_computed, live.order)
+
+
+def _first_due(prefills: list[LiveRequest]) -> LiveRequest:
+    deadlines_s = [live.arrival_s + live.ttft_s for live in prefills]
+    first_s = min(deadlines_s)
+    if deadlines_s.count(first_s) == 1:
+        return prefills[deadlines_s.index(first_s)]
+    return min([live for live in prefills if live.deadline_s == first_s], key=_order)
+
+
+def _shortest(prefills: list[LiveRequest], count: int) -> list[LiveRequest]:
+    """The first `count` by `_length_key`. Hundreds may be in the middle of their prompts: numbers are sorted, not requests."""
+    lengths = [len(live.tokens) - live.num_computed for live in prefills]
+    longest = sorted(lengths)[min(count, len(lengths)) - 1]
+    candidates = [live for live, length in zip(prefills, lengths, strict=True) if length <= longest]
+    return sorted(candidates, key=_length_key)[:count]
 
 
 def _fill(budget: int, promised: int, first_due: LiveRequest, ordered: list[LiveRequest]) -> list[Chunk]:

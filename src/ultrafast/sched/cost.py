@@ -99,18 +99,17 @@ class _Moments:
         self.oy = self.oy * _FORGET + outputs
         self.ty = self.ty * _FORGET + tokens
 
-    def xx(self) -> list[list[float]]:
-        return [[self.uu, self.uo, self.ut], [self.uo, self.oo, self.to], [self.ut, self.to, self.tt]]
-
-    def xy(self) -> list[float]:
-        return [self.uy, self.oy, self.ty]
-
 
 def _fit(a: _Moments, b: _Moments) -> Row:
     """Least squares with no negative coefficient: the most negative one is fixed at 0 until none is left."""
-    all_xx = [[one + other for one, other in zip(*rows, strict=True)] for rows in zip(a.xx(), b.xx(), strict=True)]
-    all_xy = [one + other for one, other in zip(a.xy(), b.xy(), strict=True)]
+    uu, uo, ut, oo, to, tt = a.uu + b.uu, a.uo + b.uo, a.ut + b.ut, a.oo + b.oo, a.to + b.to, a.tt + b.tt
+    all_xx, all_xy = ((uu, uo, ut), (uo, oo, to), (ut, to, tt)), (a.uy + b.uy, a.oy + b.oy, a.ty + b.ty)
+    row = _solve_three(all_xx, all_xy)
+    lowest = min(row)
+    if lowest >= 0:
+        return row
     kept = [0, 1, 2]
+    del kept[row.index(lowest)]
     while kept:
         xx = [[all_xx[i][j] for j in kept] for i in kept]
         xy = [all_xy[i] for i in kept]
@@ -121,6 +120,24 @@ def _fit(a: _Moments, b: _Moments) -> Row:
             return (full.get(0, 0.0), full.get(1, 0.0), full.get(2, 0.0))
         del kept[worst]
     return (0.0, 0.0, 0.0)
+
+
+def _solve_three(matrix: tuple[Row, Row, Row], right: Row) -> Row:
+    """`_solve` for three unknowns, written out: it is done for every step with a prefill."""
+    (a00, a01, a02), (a10, a11, a12), (a20, a21, a22) = matrix
+    y0, y1, y2 = right
+    a00 += _RIDGE * a00 + 1e-12
+    a11 += _RIDGE * a11 + 1e-12
+    a22 += _RIDGE * a22 + 1e-12
+    factor = a10 / a00
+    a11, a12, y1 = a11 - factor * a01, a12 - factor * a02, y1 - factor * y0
+    factor = a20 / a00
+    a21, a22, y2 = a21 - factor * a01, a22 - factor * a02, y2 - factor * y0
+    factor = a21 / a11
+    a22, y2 = a22 - factor * a12, y2 - factor * y1
+    x2 = y2 / a22
+    x1 = (y1 - a12 * x2) / a11
+    return ((y0 - (a01 * x1 + a02 * x2)) / a00, x1, x2)
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:

@@ -46,12 +46,12 @@ class Departing:
         budget_s = self._limits.step_target_s * (WATCHED_SHARE if is_watched else UNWATCHED_SHARE)
         return departures.advance(victim.sequence, victim.level_namespace, self._ledger.now, budget_s)
 
-    def copy_ahead(self, holders: list[LiveRequest], num_decoding: int, now: float) -> None:
+    def copy_ahead(self, running: list[LiveRequest], paused: list[LiveRequest], now: float) -> None:
         """Look whether somebody will soon have to leave. Once per step, before places are given away.
 
         Args:
-            holders: who holds KV.
-            num_decoding: how many of them take a cell in each step.
+            running: who holds KV and may need more of it in each step.
+            paused: who holds KV, too.
             now: seconds.
         """
         departures = self._ledger.departures
@@ -59,12 +59,13 @@ class Departing:
             return
         low = self._limits.kv_capacity_tokens // LOW_SHARE
         num_available = self._ledger.num_available(None)
-        if num_available > 2 * low or len(holders) < 2:
+        if num_available > 2 * low or len(running) + len(paused) < 2:
             if not departures.is_in_use:
                 departures.forget_all()
         elif num_available < low:
-            victim = choose_victim(holders)
+            victim = choose_victim(running + paused)
             assert victim is not None, "there are holders"
             assert victim.sequence is not None, "holders hold a sequence"
+            num_decoding = sum(live.is_decoding for live in running)
             num_steps, budget_s = num_available // max(1, num_decoding), self._limits.step_target_s * WATCHED_SHARE
             departures.ahead(victim.sequence, victim.level_namespace, now, num_steps=num_steps, budget_s=budget_s)

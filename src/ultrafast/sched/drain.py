@@ -43,9 +43,14 @@ class Drain:
         self._slots_s: list[list[float]] = [[] for _ in range(num_ranks)]
         self._promised: list[deque[float]] = [deque() for _ in range(num_ranks)]
         self._num_told = 0
+        self._had_backlog = False
 
     def step_finished(self, duration_s: float, num_started: Sequence[int], num_waiting: Sequence[int], now: float) -> None:
         """Book one step: requests that got their first place in it, and those that wait after it, by rank."""
+        has_backlog = any(num_waiting)
+        if not (has_backlog or self._had_backlog):
+            return  # no rate changes
+        self._had_backlog = has_backlog
         started = waiting = 0
         for rank, (own, common) in enumerate(zip(self._own, self._common, strict=True)):
             started += num_started[rank]

@@ -100,7 +100,7 @@ class Gate:
             return None
         num_tokens = state.waiting.num_tokens_of(rank)
         # A prompt that is larger than the bound alone must not be refused for ever.
-        if token_limit and num_tokens and num_tokens + len(live.tokens) > token_limit:
+        if token_limit and num_tokens and num_tokens + live.num_tokens > token_limit:
             return DropReason.QUEUE_TOKENS_FULL
         return None
 

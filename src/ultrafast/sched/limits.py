@@ -41,6 +41,7 @@ class SchedulerLimits:
         max_num_cached: finished sequences kept for reuse.
         max_cached_tokens: cells that only they hold, at most; None = the whole pool.
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
+        can_interrupt: a step can be broken off while it runs; then a step that nobody waits for may be longer.
         enable_prefix_cache: reuse KV between requests.
         enable_speculation: let steps carry drafts where that is measured to pay; needs `can_trim`.
         enable_reservation: hold back room for more urgent tiers that are likely to come.
@@ -65,6 +66,7 @@ class SchedulerLimits:
     max_num_cached: int = 64
     max_cached_tokens: int | None = None
     can_trim: bool = True
+    can_interrupt: bool = False
     enable_prefix_cache: bool = True
     enable_speculation: bool = True
     enable_reservation: bool = True

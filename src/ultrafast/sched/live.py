@@ -9,6 +9,8 @@ What starts, moves and ends it is in `state.py`; here is only what is true of it
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ultrafast.core.events import DropReason, RequestFinished
 from ultrafast.core.request import FinishReason, Request, RequestState
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
@@ -26,8 +28,12 @@ class LiveRequest:
     """Mutable state of a request; owned by the scheduler, never seen outside `sched`.
 
     Attributes:
-        order: grows with every request added; breaks ties of arrival.
-        tokens: prompt and output so far.
+        order: grows with every request added; breaks ties of arrival. arrival: (arrival_s, order).
+        num_given: tokens it came with, output of an earlier life among them.
+        namespace: whose KV it may share; None = nobody's.
+        own_end: prompt and output tokens at which it ends by its own limit. max_length: the same, or where the model's context
+            or the pool ends, if that is sooner.
+        tokens: prompt and output so far. Made when somebody asks: see `fold`.
         num_computed: leading tokens whose KV exists in `sequence`.
         sequence: its KV while it runs, else None.
         can_reuse: False after a prefix copy that the engine could not prove: it is computed in full from then on.
@@ -46,6 +52,7 @@ class LiveRequest:
     """
 
     __slots__ = (
+        "arrival",
         "arrival_s",
         "blocked_version",
         "can_reuse",
@@ -54,14 +61,18 @@ class LiveRequest:
         "first_token_s",
         "last_run_s",
         "last_token_s",
+        "max_length",
+        "namespace",
         "num_cached_first",
         "num_computed",
         "num_disk_tokens",
+        "num_given",
         "num_host_tokens",
         "num_pauses",
         "num_preemptions",
         "num_prompt",
         "order",
+        "own_end",
         "rank",
         "request",
         "request_id",
@@ -77,12 +88,18 @@ class LiveRequest:
         "urgency",
     )
 
+    tokens: list[int]
+
     def __init__(self, request: Request, order: int, policy: TierPolicy | None = None, rank: int | None = None) -> None:
         """`rank`: urgency of the request's tier; None = that of the default order."""
         self.request = request
         self.request_id = request.request_id
         self.arrival_s = request.arrival_s
+        self.arrival = (request.arrival_s, order)
         self.num_prompt = request.num_prompt_tokens
+        self.num_given = self.num_prompt + len(request.output_tokens)
+        self.own_end = self.max_length = self.num_prompt + request.params.max_tokens
+        self.namespace: str | None = request.cache_salt if request.use_cache else None
         self.downgrade_reason: DropReason | None = None
         default_rank = request.tier.rank
         self.serve_in(request.tier, policy or DEFAULT_POLICIES[default_rank], default_rank if rank is None else rank)
@@ -91,7 +108,6 @@ class LiveRequest:
         self.num_pauses = 0
         self.order = order
         self.state = RequestState.WAITING
-        self.tokens = [*request.prompt_tokens, *request.output_tokens]
         self.num_computed = 0
         self.sequence: SequenceKv | None = None
         self.can_reuse = request.use_cache
@@ -105,6 +121,24 @@ class LiveRequest:
         self.num_preemptions = 0
         self.speculation: Track | None = None
         self.draft_trust: Trust | None = None
+
+    if not TYPE_CHECKING:  # for the type checker `tokens` is an attribute like the others
+
+        def __getattr__(self, name: str) -> list[int]:
+            """Make `tokens`; only reached while there is no such list."""
+            if name != "tokens":
+                raise AttributeError(f"a LiveRequest has no {name}")
+            self.tokens = [*self.request.prompt_tokens, *self.request.output_tokens]
+            return self.tokens
+
+    def fold(self) -> None:
+        """It waits now: let go of the list of its tokens, which equals what the request holds and is made again when asked for.
+
+        Each full garbage collection visits every element of every list: those of a long queue held up a step for 76 ms.
+        """
+        if self.state is RequestState.WAITING:
+            self.tokens = []  # it may have been made already, or not
+            del self.tokens
 
     def serve_in(self, tier: ServiceTier, policy: TierPolicy, rank: int) -> None:
         """Set the tier that serves, and the objectives that the request does not bring itself. Before it is queued."""
@@ -132,9 +166,13 @@ class LiveRequest:
         due_s = self.last_token_s + self.tpot_s
         if self.first_token_s is None:
             return due_s
-        num_gaps = self.num_output - len(self.request.output_tokens)
-        paced_s = self.first_token_s + PACE * self.tpot_s * num_gaps
-        return min(due_s, paced_s) if due_s - paced_s <= _MAX_BEHIND * self.tpot_s else due_s
+        paced_s = self.first_token_s + PACE * self.tpot_s * (len(self.tokens) - self.num_given)
+        return paced_s if paced_s < due_s and due_s - paced_s <= _MAX_BEHIND * self.tpot_s else due_s
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens so far, without making their list for one that never started."""
+        return self.num_given if self.state is RequestState.WAITING else len(self.tokens)
 
     @property
     def num_output(self) -> int:
@@ -150,17 +188,14 @@ class LiveRequest:
         return len(self.tokens) - self.num_computed == 1
 
     @property
-    def namespace(self) -> str | None:
-        """Whose KV it may share; None = nobody's."""
-        return self.request.cache_salt if self.request.use_cache else None
-
-    @property
     def level_namespace(self) -> str:
         """Where its KV is kept outside the device; nobody else looks where a private request's is."""
         return self.request.cache_salt if self.request.use_cache else f"\0{self.request_id}"
 
-    def finished_event(self, reason: FinishReason, now: float, error: str | None) -> RequestFinished:
-        """Make the terminal event."""
+    def finished_event(
+        self, reason: FinishReason, now: float, error: str | None, drop_reason: DropReason | None, retry_after_s: float | None
+    ) -> RequestFinished:
+        """Make the terminal event, while the state is still the one that it ends."""
         return RequestFinished(
             request_id=self.request_id,
             reason=reason,
@@ -168,7 +203,7 @@ class LiveRequest:
             num_prompt_tokens=self.request.num_prompt_tokens,
             num_cached_tokens=self.num_cached_first or 0,
             num_computed_tokens=self.total_computed,
-            num_output_tokens=self.num_output,
+            num_output_tokens=self.num_tokens - self.num_prompt,
             arrival_s=self.request.arrival_s,
             scheduled_s=self.scheduled_s,
             first_token_s=self.first_token_s,
@@ -178,4 +213,6 @@ class LiveRequest:
             num_host_tokens=self.num_host_tokens,
             num_disk_tokens=self.num_disk_tokens,
             num_pauses=self.num_pauses,
+            drop_reason=drop_reason,
+            retry_after_s=retry_after_s,
         )

@@ -6,7 +6,8 @@ urgent tier does not starve is the business of `shares.py`; inside a tier nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from ultrafast.core.request import RequestState
 from ultrafast.sched.live import LiveRequest
@@ -19,14 +20,11 @@ def order_key(live: LiveRequest) -> OrderKey:
     return (live.state is not RequestState.PREEMPTED, live.arrival_s, live.order)
 
 
-def arrival_key(live: LiveRequest) -> tuple[int, float, int]:
-    """The order among requests that hold a sequence: urgency, then arrival; blind to past preemptions."""
-    return (live.urgency, live.arrival_s, live.order)
+arrival_key: Callable[[LiveRequest], tuple[int, tuple[float, int]]] = attrgetter("urgency", "arrival")
+"""The order among requests that hold a sequence: urgency, then arrival; blind to past preemptions."""
 
-
-def turn_key(live: LiveRequest) -> tuple[float, float, int]:
-    """Whose turn it is inside a tier when not all can be in a step: whoever was in one least recently."""
-    return (live.last_run_s, live.arrival_s, live.order)
+turn_key: Callable[[LiveRequest], tuple[float, tuple[float, int]]] = attrgetter("last_run_s", "arrival")
+"""Whose turn it is inside a tier when not all can be in a step: whoever was in one least recently."""
 
 
 def choose_victim(candidates: Iterable[LiveRequest]) -> LiveRequest | None:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ultrafast.core.events import DEAD_END, PrefillChunk, StepFinished, TokenProduced
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
+from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.ordering import choose_victim
 from ultrafast.sched.speculation.model_drafts import num_model_tokens
 from ultrafast.sched.state import SchedulerState
+from ultrafast.sched.worked import Worked
 
-Worked = list[tuple[LiveRequest, SequenceWork]]
 
-
-def book(state: SchedulerState, plan: StepPlan, result: StepResult, now: float) -> None:
+def book(state: SchedulerState, plan: StepPlan, worked: Worked, result: StepResult, now: float) -> None:
     """Advance the state by one step; events go to `state.emit`.
 
-    A FATAL result changes nothing: the engine is restarted, and whoever restarts it submits the live requests again.
+    A FATAL result changes nothing: the engine is restarted, and whoever restarts it submits the live requests again. Nor does
+    an INTERRUPTED one: the same work is planned again, after what it was broken off for.
     """
-    worked = _still_running(state, plan)
     if result.status is StepStatus.OK:
         _advance(state, worked, result, now)
-    elif result.status is not StepStatus.FATAL and state.drafting.step_failed(plan):
+    elif result.status in (StepStatus.FATAL, StepStatus.INTERRUPTED) or state.drafting.step_failed(plan):
         return
     elif result.status is StepStatus.OUT_OF_KV:
         _give_way(state, plan.num_tokens, now)
@@ -29,26 +31,33 @@ def book(state: SchedulerState, plan: StepPlan, result: StepResult, now: float) 
         _isolate(state, worked, now)
 
 
-def _still_running(state: SchedulerState, plan: StepPlan) -> Worked:
-    """The plan's work, without requests that ended (or moved) since it was made."""
-    worked: Worked = []
-    for item in plan.work:
-        live = state.live.get(item.request_id)
-        if live is not None and live.sequence is not None and live.sequence.seq_id == item.seq_id:
-            worked.append((live, item))
-    return worked
+def _held(live: LiveRequest, item: SequenceWork) -> SequenceKv | None:
+    """The sequence that the work was planned on; None when the request moved since."""
+    sequence = live.sequence
+    return sequence if sequence is not None and sequence.seq_id == item.seq_id else None
 
 
 def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: float) -> None:
     failed = dict(result.failed)
-    draws = _draws_by_request(result)
-    state.faults.step_succeeded([live for live, _ in worked])
-    for live, item in worked:
+    draws = _draws_by_request(result.sampled)
+    state.faults.step_succeeded([live for live, item in worked.pairs if _held(live, item)] if state.faults.is_isolating else [])
+    has_followers = len(state.followers) > 0
+    for live, item in worked.pairs:
+        sequence = _held(live, item)
+        if sequence is None:
+            continue
         drawn = draws.get(item.request_id, ())
         if item.request_id not in failed:
             assert bool(drawn) == item.samples, f"{len(drawn)} draws for {item.request_id}, which did not fail"
-            right_drafts = item.drafts[: len(drawn) - 1] if drawn else ()
-            _extend(state, live, item.tokens + right_drafts, now)
+            tokens = item.tokens  # and right drafts: those are output that is taken next
+            if len(drawn) > 1:
+                tokens += item.drafts[: len(drawn) - 1]
+            state.ledger.extend(sequence, tokens)
+            live.num_computed += len(tokens)
+            live.total_computed += len(tokens)
+            live.last_run_s = now
+            if has_followers:
+                state.release_followers(live)
         for one in drawn:
             assert live.sequence is not None, f"{live.request_id} got a token after its end"
             _take_token(state, live, one, now)
@@ -57,46 +66,30 @@ def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: flo
             state.finish(live, FinishReason.ERROR, now, failed[item.request_id], error_code=code)
 
 
-def _draws_by_request(result: StepResult) -> dict[str, list[SampledToken]]:
+def _draws_by_request(sampled: Sequence[SampledToken]) -> Mapping[str, Sequence[SampledToken]]:
+    single = {drawn.request_id: (drawn,) for drawn in sampled}
+    if len(single) == len(sampled):
+        return single
     draws: dict[str, list[SampledToken]] = {}
-    for drawn in result.sampled:
+    for drawn in sampled:
         draws.setdefault(drawn.request_id, []).append(drawn)
     return draws
-
-
-def _extend(state: SchedulerState, live: LiveRequest, tokens: tuple[int, ...], now: float) -> None:
-    """Book computed tokens, right drafts among them: those are output that is taken next."""
-    assert live.sequence is not None, "checked when the work was collected"
-    state.ledger.extend(live.sequence, tokens)
-    live.num_computed += len(tokens)
-    live.total_computed += len(tokens)
-    live.last_run_s = now
-    state.release_followers(live)
 
 
 def _take_token(state: SchedulerState, live: LiveRequest, drawn: SampledToken, now: float) -> None:
     if drawn.is_end:
         state.finish(live, FinishReason.STOP, now)
         return
-    live.tokens.append(drawn.token)
+    tokens = live.tokens
+    tokens.append(drawn.token)
     live.last_token_s = now
     if live.first_token_s is None:
         live.first_token_s = now
     state.emit(TokenProduced(live.request_id, drawn.token, drawn.logprobs))
     if drawn.is_complete:
         state.finish(live, FinishReason.STOP, now)
-    elif is_at_limit(state, live):
+    elif len(tokens) >= live.max_length:
         state.finish(live, FinishReason.LENGTH, now)
-
-
-def is_at_limit(state: SchedulerState, live: LiveRequest) -> bool:
-    """No further token can be had: the request's own limit, the model's context, or the whole KV pool."""
-    limits, num_tokens = state.limits, len(live.tokens)
-    return (
-        num_tokens - live.num_prompt >= live.request.params.max_tokens
-        or num_tokens >= limits.max_request_tokens
-        or num_tokens > limits.kv_capacity_tokens
-    )
 
 
 def _give_way(state: SchedulerState, num_tokens: int, now: float) -> None:
@@ -118,24 +111,33 @@ def _give_way(state: SchedulerState, num_tokens: int, now: float) -> None:
 
 def _isolate(state: SchedulerState, worked: Worked, now: float) -> None:
     """INVALID: find the request at fault by halves; it alone fails."""
-    if not worked:
+    held = [live for live, item in worked.pairs if _held(live, item)]
+    if not held:
         return
-    culprit = state.faults.invalid([live for live, _ in worked])
+    culprit = state.faults.invalid(held)
     if culprit is not None:
         state.finish(culprit, FinishReason.ERROR, now, "The engine refused this request's tokens.")
 
 
-def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now: float, schedule_s: float) -> StepFinished:
-    """The step as numbers; one that did not run counts no tokens."""
-    work = plan.work if result.status is StepStatus.OK else ()
-    num_decodes, num_prefill_tokens = split_work(work)
-    usage = state.ledger.usage
-    num_drafts = sum(len(item.drafts) for item in work)
-    num_model_drafts, num_model_accepted = num_model_tokens(plan, result) if work else (0, 0)
+def step_finished(
+    state: SchedulerState, plan: StepPlan, worked: Worked, result: StepResult, now: float, duration_s: float, schedule_s: float
+) -> StepFinished:
+    """The step as numbers; one that did not run counts no tokens. `duration_s`: with the time of drafting."""
+    work, num_decodes, num_prefill_tokens, num_drafts = (
+        plan.work,
+        worked.num_decodes,
+        worked.num_prefill_tokens,
+        worked.num_drafts,
+    )
+    if result.status is not StepStatus.OK:
+        work, num_decodes, num_prefill_tokens, num_drafts = (), 0, 0, 0
+    ledger = state.ledger
+    num_cached, num_free = ledger.num_evictable, ledger.num_free
+    num_model_drafts, num_model_accepted = num_model_tokens(plan, result) if num_drafts else (0, 0)
     return StepFinished(
         step=plan.step,
         at_s=now,
-        duration_s=result.duration_s,
+        duration_s=duration_s,
         schedule_s=schedule_s,
         num_tokens=num_decodes + num_prefill_tokens + num_drafts,
         num_prefill_tokens=num_prefill_tokens,
@@ -143,11 +145,12 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_prefill_sequences=len(work) - num_decodes,
         num_running=len(state.running),
         num_waiting=state.num_unplaced,
-        num_kv_tokens_running=usage.num_running_tokens,
-        num_kv_tokens_cached=usage.num_cached_tokens,
-        num_kv_tokens_free=usage.num_free_tokens,
+        num_kv_tokens_running=ledger.capacity_tokens - num_free - num_cached,
+        num_kv_tokens_cached=num_cached,
+        num_kv_tokens_free=num_free,
         prefills=_prefills(work) if num_prefill_tokens else (),
         num_paused=len(state.paused),
+        num_lost_tokens=plan.num_tokens if result.status is StepStatus.INTERRUPTED else 0,
         num_drafted_tokens=num_drafts,
         num_accepted_tokens=len(result.sampled) - len({drawn.request_id for drawn in result.sampled}) if num_drafts else 0,
         speculation_gain=state.drafting.gain.value,
@@ -157,17 +160,6 @@ def step_finished(state: SchedulerState, plan: StepPlan, result: StepResult, now
         num_model_accepted_tokens=num_model_accepted,
         draft_model_gain=state.drafting.model_gain.value,
     )
-
-
-def split_work(work: tuple[SequenceWork, ...]) -> tuple[int, int]:
-    """(sequences that compute exactly one token and draw the next, tokens of all others)."""
-    num_decodes = num_prefill_tokens = 0
-    for item in work:
-        if _is_decode(item):
-            num_decodes += 1
-        else:
-            num_prefill_tokens += len(item.tokens)
-    return num_decodes, num_prefill_tokens
 
 
 def _is_decode(item: SequenceWork) -> bool:

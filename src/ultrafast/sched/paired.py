@@ -17,7 +17,7 @@ from enum import IntEnum
 from ultrafast.core.draft import DraftResult
 from ultrafast.core.events import Event, StepFinished
 from ultrafast.core.request import Request
-from ultrafast.core.step import KvMoved, StepPlan, StepResult
+from ultrafast.core.step import KvMoved, StepPlan, StepResult, Yielding
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
 
@@ -76,6 +76,10 @@ class PairedScheduler:
         """Decide whose step is next, and what it does."""
         self._side = self._choose()
         return self._sides[self._side].plan(now)
+
+    def gives_way(self, step: Yielding, request: Request, elapsed_s: float) -> bool:
+        """Only steps of the shared side are long enough."""
+        return self._sides[_Side.SHARED].gives_way(step, request, elapsed_s)
 
     def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan:
         """Only the shared side guesses."""

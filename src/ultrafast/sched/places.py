@@ -63,7 +63,7 @@ class Places:
 
     def _victim(self, urgency: int, safe: Collection[LiveRequest]) -> LiveRequest | None:
         """Who would stand aside for a request of this urgency."""
-        return choose_victim(live for live in self._state.running if live.urgency > urgency and live not in safe)
+        return choose_victim([live for live in self._state.running if live.urgency > urgency and live not in safe])
 
     def _resume_paused(self, rank: int, safe: Collection[LiveRequest]) -> None:
         """Let the paused of this urgency and above go on, the most urgent first, as far as places can be had."""
@@ -78,10 +78,11 @@ class Places:
 
     def _can_have_place(self, live: LiveRequest, safe: Collection[LiveRequest]) -> bool:
         """Parked requests that come before this one keep their places: they were next, and will be soon."""
-        num_yielding = sum(other.urgency > live.rank and other not in safe for other in self._state.running)
+        rank = live.rank  # those who are safe run, too
+        num_yielding = sum([other.urgency > rank for other in self._state.running]) - sum(other.urgency > rank for other in safe)
         num_pausable = min(len(self._state.running), self._limits.max_num_paused - len(self._state.paused))
-        num_possible = self._num_free + num_yielding - self._state.reservations.num_places(live.rank, num_pausable)
-        return num_possible > 0 and num_possible > self._state.followers.num_at_least_as_urgent(live.rank)
+        num_possible = self._num_free + num_yielding - self._state.reservations.num_places(rank, num_pausable)
+        return num_possible > 0 and num_possible > self._state.followers.num_at_least_as_urgent(rank)
 
     def _vacate(self, victim: LiveRequest, urgency: int, now: float) -> bool:
         """Free a place. When no more requests may be paused, the victim pays with its KV; False while that is being copied."""
@@ -102,7 +103,7 @@ class Places:
             return min(running, key=turn_key)
         victim = None
         if self._num_free <= 0:
-            victim = choose_victim(live for live in state.running if live not in safe)
+            victim = choose_victim([live for live in state.running if live not in safe])
             if victim is None or len(state.paused) >= self._limits.max_num_paused:
                 return None
         paused = [live for live in state.paused if live.rank == rank]
@@ -128,7 +129,7 @@ class Places:
     def _start(self, live: LiveRequest, safe: Collection[LiveRequest], now: float) -> bool:
         """Start, park or set aside the head of the queue, if it can have a place and cells."""
         state, ledger = self._state, self._ledger
-        if not self._can_have_place(live, safe) or live.blocked_version == ledger.version:
+        if live.blocked_version == ledger.version or not self._can_have_place(live, safe):
             return False
         if state.restorer.must_wait(live, now):
             state.step_aside(live)
@@ -151,12 +152,12 @@ class Places:
                 live.blocked_version = ledger.version if is_final else -1
                 return False
         if self._num_free <= 0:
-            victim = self._victim(live.rank, safe)
+            victim, version = self._victim(live.rank, safe), ledger.version
             assert victim is not None, "it was counted on"
             if not self._vacate(victim, live.rank, now):
                 return False
-            # A preempted victim may have held the very cells that were matched.
-            match, restored = self._reusable(live, now)
+            if ledger.version != version:  # a preempted victim may have held the very cells that were matched
+                match, restored = self._reusable(live, now)
         state.start(live, match, now, restored)
         if self._promised is not None:
             self._promised[live.urgency] += admission.promised_to(live, self._limits)
@@ -178,19 +179,20 @@ class Places:
 
     def _lack(self, live: LiveRequest, num_matched: int, num_available: int) -> int:
         """Cells that are missing for a start; <= 0 = it can start. What is promised to less urgent requests does not count."""
-        if not self._state.num_holders:
+        state = self._state
+        if not state.num_holders:
             return 0
-        promised = sum(self._promised_by_urgency()[: live.rank + 1])
         need = admission.num_needed(live, num_matched, self._limits)
-        held_back = self._state.reservations.num_tokens(live.rank)
-        return need + promised + held_back + self._state.faults.slack - num_available
+        lack = need + state.reservations.num_tokens(live.rank) + state.faults.slack - num_available
+        if state.most_promised is not None and lack + state.most_promised <= 0:
+            return 0  # whatever is promised to whom
+        return lack + sum(self._promised_by_urgency()[: live.rank + 1])
 
     def _promised_by_urgency(self) -> list[int]:
         """Cells promised to everybody who holds a sequence, by urgency. Kept between the starts of one step."""
         if self._promised is None:
-            self._promised = [0] * len(ServiceTier)
-            for other in self._state.holders:
-                self._promised[other.urgency] += admission.promised_to(other, self._limits)
+            self._promised = admission.promised_by_urgency(self._state.holders, self._limits)
+            self._state.most_promised = sum(self._promised)
         return self._promised
 
     def _preempt_for(self, live: LiveRequest, lack: int, safe: Collection[LiveRequest], now: float) -> bool:

@@ -13,14 +13,18 @@ from __future__ import annotations
 from math import inf
 
 from ultrafast.core.step import SequenceWork
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
 from ultrafast.sched.chunks import MIN_CHUNK_TOKENS, Chunk, divide
+from ultrafast.sched.cost import Row
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.ordering import arrival_key, choose_victim, turn_key
 from ultrafast.sched.places import Places
 from ultrafast.sched.state import SchedulerState
+
+_NUM_RANKS = len(ServiceTier)
 
 
 class Planner:
@@ -37,17 +41,18 @@ class Planner:
         state = self._state
         self._ledger.tick(now, is_busy=bool(state.running))
         state.take_back(now)
-        due_ranks = state.shares.due_ranks(item_s(state))
+        due_ranks = state.shares.due_ranks(item_s(state.cost.coefficients)) if state.shares.has_credit else []
         state.reservations.update(now)
-        self._prepare_room()
-        state.departing.copy_ahead(state.holders, sum(live.is_decoding for live in state.running), now)
+        if self._ledger.levels is not None:
+            self._prepare_room()
+            state.departing.copy_ahead(state.running, state.paused, now)
         self._places.fill(due_ranks, now)
         state.restorer.step(state.running, now)
         while True:
-            suspects = state.faults.suspects(state.running) or state.running
-            eligible = [live for live in suspects if not state.restorer.is_loading(live)]
+            eligible = state.restorer.without_loading(state.faults.suspects(state.running) or state.running)
+            has_eligible = bool(eligible)
             work = self._fill_step(eligible, due_ranks, now)
-            if work or not eligible:
+            if work or not has_eligible:
                 return self._with_drafts(tuple(work), now)
             # Nobody can advance for want of cells.
             victim = choose_victim(state.holders)
@@ -58,9 +63,12 @@ class Planner:
     def _prepare_room(self) -> None:
         """What waits will take cells, and what is likely to come may: see that cached leaves can go at once when it does."""
         state = self._state
+        num_likely = state.reservations.num_tokens(len(self._limits.tiers))
+        if not num_likely and not len(state.waiting):
+            return
         heads = [head for rank in range(len(self._limits.tiers)) if (head := state.waiting.head_of(rank)) is not None]
         num_waiting = sum(admission.num_needed(head, 0, self._limits) for head in heads)
-        self._ledger.prepare_room(num_waiting, state.reservations.num_tokens(len(self._limits.tiers)))
+        self._ledger.prepare_room(num_waiting, num_likely)
 
     def _with_drafts(self, work: tuple[SequenceWork, ...], now: float) -> tuple[SequenceWork, ...]:
         state = self._state
@@ -68,32 +76,39 @@ class Planner:
         return state.drafting.extend(work, state.live, self._ledger.num_free, now, may_guess=may_guess)
 
     def _fill_step(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> list[SequenceWork]:
-        budget = StepBudget(self._state.cost, self._limits, now, is_alone=len(self._state.live) == 1)
+        state = self._state
+        if len(eligible) == 1 and eligible[0].is_decoding and self._ledger.num_free > state.faults.slack:
+            return [_decode(eligible[0])]  # what all of the below comes to
+        may_be_long = state.interruptions.are_affordable
+        budget = StepBudget(state.cost, self._limits, now, is_alone=len(state.live) == 1, may_be_long=may_be_long)
         groups = _by_urgency(eligible)
-        num_decodes_left = sum(len(decodes) for decodes, _ in groups.values())
+        last = max(groups, default=0)
+        num_decodes_left = sum([len(decodes) for decodes, _ in groups.values()])
         work: list[SequenceWork] = []
-        for urgency in sorted(groups):
-            # Those who had to give way to more urgent ones are out of it.
-            decodes, prefills = ([live for live in part if live.sequence is not None] for part in groups[urgency])
+        num_preempted = state.num_preempted
+        for urgency, (decodes, prefills) in groups.items():
+            if state.num_preempted > num_preempted:  # those who had to give way to more urgent ones are out of it
+                decodes, prefills = _with_sequence(decodes), _with_sequence(prefills)
             needs_turns = budget.is_limited or urgency in due_ranks
             next_turn = min((*decodes, *prefills), key=turn_key, default=None) if needs_turns else None
             owed = next_turn if urgency in due_ranks else None
-            budget.hold_back(self._state.reservations.step_share(urgency))
+            budget.hold_back(state.reservations.step_share(urgency))
             num_decodes_left -= len(decodes)
             # Beside more urgent work there is not enough for all: a prefill has its turn among the decodes, and then goes first.
             is_prefill_turn = budget.is_limited and next_turn is not None and not next_turn.is_decoding
             chosen = [] if is_prefill_turn else self._decodes(self._choose(decodes, owed, budget), budget, now)
-            prefills = [live for live in prefills if live.sequence is not None]
-            slack_s = budget.slack_s(self._lives(chosen), prefills) if prefills else inf
-            chunks = self._prefills(prefills, owed, num_decodes_left, budget, now, slack_s)
+            if state.num_preempted > num_preempted:
+                prefills = _with_sequence(prefills)
+            due_s = _first_due_s(chosen) if prefills or urgency != last else inf
+            chunks = self._prefills(prefills, owed, num_decodes_left, budget, now, due_s) if prefills else []
             if is_prefill_turn and not chunks:
                 chosen = self._decodes(self._choose(decodes, owed, budget), budget, now)
-            work += chosen + chunks
-            budget.close_rank(self._lives(chosen), self._lives(chunks))
+                due_s = _first_due_s(chosen)
+            work += [_decode(live) for live in chosen]
+            work += [_work(chunk.live, chunk.num_tokens) for chunk in chunks]
+            if urgency != last:
+                budget.close_rank(due_s, [chunk.live for chunk in chunks])
         return work
-
-    def _lives(self, work: list[SequenceWork]) -> list[LiveRequest]:
-        return [self._state.live[item.request_id] for item in work]
 
     def _choose(self, decodes: list[LiveRequest], owed: LiveRequest | None, budget: StepBudget) -> list[LiveRequest]:
         """Who decodes: all that fit, in turns, and the one that is owed a step."""
@@ -105,18 +120,17 @@ class Planner:
             chosen.append(owed)
         return sorted(chosen, key=arrival_key)
 
-    def _decodes(self, decoding: list[LiveRequest], budget: StepBudget, now: float) -> list[SequenceWork]:
-        chosen: list[LiveRequest] = []
+    def _decodes(self, decoding: list[LiveRequest], budget: StepBudget, now: float) -> list[LiveRequest]:
+        """Those for whom there is a cell; less urgent ones, or some of themselves, may give way."""
         if self._ledger.num_free >= budget.num_tokens + len(decoding) + self._state.faults.slack:
-            # The rule: there are cells for all of them, and nobody has to give way.
-            chosen = [live for live in decoding if live.sequence is not None]
-            budget.add_decodes(len(chosen))
-            return [_decode(live) for live in chosen]
+            budget.add_decodes(len(decoding))
+            return decoding  # the rule: there are cells for all of them, and nobody has to give way
+        chosen: list[LiveRequest] = []
         for live in decoding:
             if live.sequence is not None and self._find_cell(live, budget.num_tokens, now):
                 chosen.append(live)
                 budget.add_decodes(1)
-        return [_decode(live) for live in chosen]
+        return chosen
 
     def _find_cell(self, live: LiveRequest, num_taken: int, now: float) -> bool:
         """Make sure of one more cell beside those taken in this step. False: `live` itself had to give way, or waits for a copy.
@@ -145,11 +159,11 @@ class Planner:
         num_kept: int,
         budget: StepBudget,
         now: float,
-        slack_s: float,
-    ) -> list[SequenceWork]:
-        if self._limits.fixed_chunk_tokens and prefilling:
+        due_s: float,
+    ) -> list[Chunk]:
+        if self._limits.fixed_chunk_tokens:
             return self._fit([Chunk(prefilling[0], self._fixed_chunk(prefilling[0]))], budget, now)
-        num_tokens = budget.num_prefill_tokens_fitting(num_kept, slack_s)
+        num_tokens = budget.num_prefill_tokens_fitting(num_kept, budget.slack_s(due_s, prefilling))
         if num_tokens <= 0 and owed in prefilling:
             prefilling = [live for live in prefilling if live is owed]
             num_tokens = min(MIN_CHUNK_TOKENS, self._limits.max_step_tokens - budget.num_tokens - num_kept)
@@ -160,17 +174,17 @@ class Planner:
         num_prompt_left = live.request.num_prompt_tokens - live.num_computed
         return min(self._limits.fixed_chunk_tokens, num_prompt_left) if num_prompt_left > 0 else 1
 
-    def _fit(self, chunks: list[Chunk], budget: StepBudget, now: float) -> list[SequenceWork]:
+    def _fit(self, chunks: list[Chunk], budget: StepBudget, now: float) -> list[Chunk]:
         """Cut chunks to the cells that can be had: cached leaves are evicted, and less urgent requests give way."""
-        work: list[SequenceWork] = []
+        fitting: list[Chunk] = []
         for chunk in chunks:
             while self._room(budget.num_tokens) < chunk.num_tokens and self._preempt_less_urgent(chunk.live, now):
                 pass
             num_tokens = min(chunk.num_tokens, self._room(budget.num_tokens))
             if num_tokens > 0 and self._make_room(budget.num_tokens + num_tokens):
-                work.append(_work(chunk.live, num_tokens))
+                fitting.append(Chunk(chunk.live, num_tokens))
                 budget.add_prefill(num_tokens)
-        return work
+        return fitting
 
     def _preempt_less_urgent(self, live: LiveRequest, now: float) -> bool:
         """Preempt one request that is less urgent than `live` and holds cells of its own; none of those is in the step yet."""
@@ -195,20 +209,28 @@ class Planner:
 
 
 def _by_urgency(eligible: list[LiveRequest]) -> dict[int, tuple[list[LiveRequest], list[LiveRequest]]]:
-    """By urgency: those that decode, and those with more to compute."""
-    groups: dict[int, tuple[list[LiveRequest], list[LiveRequest]]] = {}
+    """By urgency, the most urgent first: those that decode, and those with more to compute."""
+    decodes: tuple[list[LiveRequest], ...] = tuple([] for _ in range(_NUM_RANKS))
+    prefills: tuple[list[LiveRequest], ...] = tuple([] for _ in range(_NUM_RANKS))
     for live in eligible:
-        group = groups.get(live.urgency)
-        if group is None:
-            group = groups[live.urgency] = ([], [])
-        group[len(live.tokens) - live.num_computed != 1].append(live)
-    return groups
+        (decodes if len(live.tokens) - live.num_computed == 1 else prefills)[live.urgency].append(live)
+    return {rank: group for rank, group in enumerate(zip(decodes, prefills, strict=True)) if group[0] or group[1]}
+
+
+def _with_sequence(lives: list[LiveRequest]) -> list[LiveRequest]:
+    return [live for live in lives if live.sequence is not None]
+
+
+def _first_due_s(decodes: list[LiveRequest]) -> float:
+    """When the first of their next tokens is due; infinity = there is none."""
+    return min([live.token_due_s for live in decodes], default=inf)
 
 
 def _decode(live: LiveRequest) -> SequenceWork:
     """The newest token of a request of which nothing else is left to compute."""
-    tokens = live.tokens
-    return SequenceWork(live.request_id, _sequence(live).seq_id, live.num_computed, (tokens[-1],), True, live.num_output)
+    tokens, sequence = live.tokens, live.sequence
+    assert sequence is not None, f"{live.request_id} does not run"
+    return SequenceWork(live.request_id, sequence.seq_id, live.num_computed, (tokens[-1],), True, len(tokens) - live.num_prompt)
 
 
 def _work(live: LiveRequest, num_tokens: int) -> SequenceWork:
@@ -228,7 +250,7 @@ def _sequence(live: LiveRequest) -> SequenceKv:
     return live.sequence
 
 
-def item_s(state: SchedulerState) -> float:
+def item_s(coefficients: Row) -> float:
     """What the smallest piece of work costs by itself, seconds: a smallest prefill chunk, or a decode where that is more."""
-    _, output_s, token_s = state.cost.coefficients
+    _, output_s, token_s = coefficients
     return max(output_s, MIN_CHUNK_TOKENS * token_s)

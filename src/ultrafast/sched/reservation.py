@@ -31,6 +31,7 @@ MAX_SHARE = 4
 MAX_STEP_SHARE = 0.5
 MIN_STEP_SHARE = 0.01
 _WEIGHT = 0.2
+_ROUNDING = 1e-9
 
 
 @dataclass(slots=True)
@@ -45,6 +46,8 @@ class _Tier:
     num_likely: int = 0
     num_tokens: int = 0
     step_share: float = 0.0
+    unchanged: tuple[float, float] = (0.0, 0.0)
+    is_quiet: bool = True
 
     def rate(self, now: float) -> float:
         """Arrivals per second."""
@@ -58,15 +61,17 @@ class Reservations:
         self._limits = limits
         self._cost = cost
         self._tiers = [_Tier() for _ in limits.tiers]
+        self._is_quiet = True
 
     def arrived(self, live: LiveRequest, now: float) -> None:
         """A request came, whatever becomes of it."""
         tier = self._tiers[live.rank]
         tier.num_arrivals = tier.rate(now) * MEMORY_S + 1.0
         tier.at_s = now
+        tier.is_quiet = False
         if not tier.is_measured:
             num_output = min(live.request.params.max_tokens, self._limits.reserve_tokens)
-            tier.num_prompt, tier.num_output = float(len(live.tokens)), float(num_output)
+            tier.num_prompt, tier.num_output = float(live.num_tokens), float(num_output)
 
     def finished(self, live: LiveRequest) -> None:
         """A request was served to its end: what it took is what its tier's next ones are thought to take."""
@@ -81,31 +86,42 @@ class Reservations:
         """Decide afresh what is held back; once per plan."""
         if not self._limits.enable_reservation:
             return
+        self._is_quiet = True
         num_tokens = self._limits.kv_capacity_tokens // MAX_SHARE
         _, output_s, token_s = self._cost.coefficients
         for tier in self._tiers[:-1]:  # nobody is less urgent than the last
+            if tier.is_quiet:
+                continue
             rate = tier.rate(now)
-            tier.num_likely = num_likely(rate * HORIZON_S)
+            mean = rate * HORIZON_S
+            if not tier.unchanged[0] < mean < tier.unchanged[1]:
+                tier.num_likely, tier.unchanged = likely(mean)
             tier.num_tokens = min(num_tokens, math.ceil(tier.num_likely * (tier.num_prompt + tier.num_output)))
             num_tokens -= tier.num_tokens
             work_s = tier.num_prompt * token_s + tier.num_output * output_s
             tier.step_share = min(MAX_STEP_SHARE, max(MIN_STEP_SHARE, rate * work_s)) if tier.num_likely else 0.0
+            tier.is_quiet = not tier.num_likely  # and so it stays until the next arrival: the rate only falls
+            self._is_quiet &= tier.is_quiet
 
     def num_tokens(self, rank: int) -> int:
         """Cells that a request of this rank must leave."""
-        return sum(tier.num_tokens for tier in self._tiers[:rank])
+        return 0 if self._is_quiet else sum(tier.num_tokens for tier in self._tiers[:rank])
 
     def num_places(self, rank: int, num_pausable: int) -> int:
         """Places that a request of this rank must leave when so many running requests could be paused."""
+        if self._is_quiet:
+            return 0
         num_wanted = sum(tier.num_likely for tier in self._tiers[:rank]) - num_pausable
         return max(0, min(num_wanted, self._limits.max_num_running // MAX_SHARE))
 
     def step_share(self, rank: int) -> float:
         """Share of the target step time that work of this rank must leave; 0 = nobody more urgent is likely to come."""
-        return min(MAX_STEP_SHARE, sum(tier.step_share for tier in self._tiers[:rank]))
+        return 0.0 if self._is_quiet else min(MAX_STEP_SHARE, sum(tier.step_share for tier in self._tiers[:rank]))
 
     def report(self) -> tuple[Reserved, ...]:
         """What is held back at present, for each tier for which anything is."""
+        if self._is_quiet:
+            return ()
         return tuple(
             Reserved(self._limits.order[rank], tier.num_likely, tier.num_tokens, tier.step_share)
             for rank, tier in enumerate(self._tiers)
@@ -113,12 +129,22 @@ class Reservations:
         )
 
 
-def num_likely(mean: float) -> int:
-    """Return the smallest count that a Poisson variable of this mean does not exceed with probability `ENOUGH`."""
+def likely(mean: float) -> tuple[int, tuple[float, float]]:
+    """Return the smallest count that a Poisson variable of this mean does not exceed with probability `ENOUGH`.
+
+    And an open interval of means for which it is the same: P(N <= k) falls by P(N = k) per unit of the mean, which is at most
+    1 / sqrt(2 pi k) (Stirling). So what lies between `ENOUGH` and the probabilities of k and k - 1 says how far the mean may go.
+    """
     count, term = 0, math.exp(-mean)
     total = term
     while total < ENOUGH and term > 0.0:
         count += 1
         term *= mean / count
         total += term
-    return count if term > 0.0 else math.ceil(mean)
+    if term <= 0.0:
+        return math.ceil(mean), (0.0, 0.0)
+    up = (total - ENOUGH - _ROUNDING) * math.sqrt(2 * math.pi * max(count, 1 / (2 * math.pi)))
+    if not count:
+        return count, (-1.0, mean + up)
+    down = (ENOUGH - (total - term) - _ROUNDING) * math.sqrt(2 * math.pi * max(count - 1, 1 / (2 * math.pi)))
+    return count, (mean - down, mean + up)

@@ -43,29 +43,28 @@ class _Awaited:
 
 
 class Restorer:
-    """Owned by the scheduler's state. Everything here is empty when there are no levels."""
+    """Owned by the scheduler's state. Everything here is empty when there are no levels.
+
+    Attributes:
+        aside: requests that wait for nothing but the disk.
+    """
 
     def __init__(self, ledger: KvLedger, cost: CostModel, step_target_s: float) -> None:
         self._ledger = ledger
         self._cost = cost
         self._step_target_s = step_target_s
         self._awaited: dict[LiveRequest, _Awaited] = {}
-        self._aside: list[LiveRequest] = []
+        self.aside: list[LiveRequest] = []
         self._loads: dict[LiveRequest, deque[Part]] = {}
         self._held: dict[LiveRequest, list[Part]] = {}
 
-    @property
-    def num_aside(self) -> int:
-        """Requests that wait for nothing but the disk."""
-        return len(self._aside)
-
     def num_aside_of(self, rank: int) -> int:
         """Those of one tier."""
-        return sum(live.rank == rank for live in self._aside)
+        return sum(live.rank == rank for live in self.aside)
 
-    def is_loading(self, live: LiveRequest) -> bool:
-        """Its sequence is not complete yet; nothing can be computed for it."""
-        return live in self._loads
+    def without_loading(self, lives: list[LiveRequest]) -> list[LiveRequest]:
+        """Those whose sequence is complete. The very list where nobody's is being loaded."""
+        return [live for live in lives if live not in self._loads] if self._loads else lives
 
     def reach(self, live: LiveRequest, num_matched: int, now: float) -> int:
         """Leading tokens that need not be computed when the device has `num_matched` of them; nothing is fetched yet."""
@@ -109,14 +108,14 @@ class Restorer:
 
     def step_aside(self, live: LiveRequest) -> None:
         """It left the queue; `release` gives it back."""
-        self._aside.append(live)
+        self.aside.append(live)
 
     def release(self, now: float) -> list[LiveRequest]:
         """Take out those that need not wait any more."""
-        if not self._aside:
+        if not self.aside:
             return []
-        ready = [live for live in self._aside if not self.must_wait(live, now)]
-        self._aside = [live for live in self._aside if live not in ready]
+        ready = [live for live in self.aside if not self.must_wait(live, now)]
+        self.aside = [live for live in self.aside if live not in ready]
         return ready
 
     def hold(self, live: LiveRequest, namespace: str) -> None:
@@ -179,8 +178,8 @@ class Restorer:
         levels = self._ledger.levels
         if levels is None:
             return
-        if live in self._aside:
-            self._aside.remove(live)
+        if live in self.aside:
+            self.aside.remove(live)
         levels.unpin(self._loads.pop(live, ()))
         self._let_go(live, levels)
 

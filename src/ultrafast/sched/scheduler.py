@@ -16,22 +16,23 @@ by whichever call comes next; what happened while planning (scheduled, preempted
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ultrafast.core.draft import DraftPass, DraftResult
 from ultrafast.core.events import DropReason, Event
 from ultrafast.core.request import FinishReason, Request
-from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus
+from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus, Yielding
 from ultrafast.kv.ledger import KvUsage
 from ultrafast.kv.levels import FoundRun
 from ultrafast.sched import outcome
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.gate import Gate
+from ultrafast.sched.interruption import is_worth_it
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.planner import Planner, item_s
 from ultrafast.sched.speculation.step_times import StepTimes
 from ultrafast.sched.state import SchedulerState
+from ultrafast.sched.worked import Worked
 
 
 class Scheduler:
@@ -53,8 +54,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether `plan` has anything to do: live requests, cells to free, KV to copy, or events to hand out."""
-        num_waiting_for_disk = self._state.restorer.num_aside
-        return len(self._state.live) > num_waiting_for_disk or self._state.ledger.has_ops or self._state.has_events
+        state = self._state
+        return len(state.live) > len(state.restorer.aside) or state.ledger.has_ops or state.has_events
 
     @property
     def num_running(self) -> int:
@@ -72,7 +73,7 @@ class Scheduler:
     @property
     def is_waiting_for_kv(self) -> bool:
         """Requests wait for the disk: plan again when something came from it, and some time later even if nothing did."""
-        return self._state.restorer.num_aside > 0
+        return bool(self._state.restorer.aside)
 
     @property
     def limits(self) -> SchedulerLimits:
@@ -117,14 +118,16 @@ class Scheduler:
         self._num_added += 1
         limits = self._state.limits
         live = LiveRequest(request, self._num_added, limits.policy_of(request.tier), limits.rank_of(request.tier))
+        live.max_length = min(live.max_length, limits.max_request_tokens, limits.kv_capacity_tokens + 1)
         self._state.live[request.request_id] = live
         error = self._why_never(live)
         if error:
             self._state.finish(live, FinishReason.ERROR, now, error)
-        elif outcome.is_at_limit(self._state, live):
+        elif live.num_tokens >= live.max_length:
             self._state.finish(live, FinishReason.LENGTH, now)
         else:
             self._enqueue(live, now)
+            live.fold()
         return self._state.take_events()
 
     def abort(self, request_id: str, now: float) -> list[Event]:
@@ -145,7 +148,17 @@ class Scheduler:
         self._planned_at_s = now
         self._expire(now)
         work = self._planner.build(now)
-        return StepPlan(self._step, self._state.ledger.take_ops(), work, self._state.drafting.draft_plan)
+        state = self._state
+        yielding = state.interruptions.yielding(work, state.live, state.cost)
+        return StepPlan(self._step, state.ledger.take_ops(), work, state.drafting.draft_plan, yielding)
+
+    def gives_way(self, step: Yielding, request: Request, elapsed_s: float) -> bool:
+        """Whether a step that began `elapsed_s` ago should be broken off for a request that has just come.
+
+        Reads nothing that ever changes: any thread may ask while the step runs.
+        """
+        limits = self._state.limits
+        return is_worth_it(step, limits.rank_of(request.tier), request.num_prompt_tokens, elapsed_s)
 
     def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan:
         """Take what came of `plan.draft`; returns the plan to run and to complete, with the draft model's guesses."""
@@ -194,22 +207,26 @@ class Scheduler:
 
         On FATAL the requests stay as they are: nothing more comes for them from this scheduler unless `fail_all` is called.
         """
-        whole = replace(result, duration_s=result.duration_s + self._state.drafting.drafting_s)
-        self._book_shares(plan, whole, now)
-        outcome.book(self._state, plan, result, now)
+        state = self._state
+        duration_s = result.duration_s + state.drafting.drafting_s
+        coefficients = state.cost.coefficients
+        worked = Worked(plan.work, state.live, coefficients, len(state.limits.tiers))
+        state.interruptions.step_finished(result)
         if result.status is StepStatus.OK and plan.work:
-            self._learn(plan, result)
-        schedule_s = max(0.0, now - self._planned_at_s - whole.duration_s)
-        self._state.emit(outcome.step_finished(self._state, plan, whole, now, schedule_s))
+            self._book_shares(worked, duration_s, item_s(coefficients), now)
+            outcome.book(state, plan, worked, result, now)
+            self._learn(plan, worked, result)
+        else:
+            outcome.book(state, plan, worked, result, now)
+        schedule_s = max(0.0, now - self._planned_at_s - duration_s)
+        state.emit(outcome.step_finished(state, plan, worked, result, now, duration_s, schedule_s))
         self._step += 1
-        return self._state.take_events()
+        return state.take_events()
 
-    def _learn(self, plan: StepPlan, result: StepResult) -> None:
-        self._state.drafting.observe(plan, result)
-        if not plan.num_drafts:  # the cost model knows no drafts, and they come only where it is not asked
-            _, num_prefill_tokens = outcome.split_work(plan.work)
-            num_outputs = sum(item.samples for item in plan.work)
-            self._state.cost.observe(num_outputs, num_prefill_tokens, result.duration_s)
+    def _learn(self, plan: StepPlan, worked: Worked, result: StepResult) -> None:
+        self._state.drafting.observe(plan, worked, result)
+        if not worked.num_drafts:  # the cost model knows no drafts, and they come only where it is not asked
+            self._state.cost.observe(worked.num_outputs, worked.num_prefill_tokens, result.duration_s)
 
     def _enqueue(self, live: LiveRequest, now: float) -> None:
         state, tiers = self._state, self._state.limits.tiers
@@ -244,26 +261,15 @@ class Scheduler:
             retry_after_s = state.drain.retry_after_s(live.rank, wait_s, now)
             state.finish(live, FinishReason.EXPIRE, now, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=retry_after_s)
 
-    def _book_shares(self, plan: StepPlan, result: StepResult, now: float) -> None:
+    def _book_shares(self, worked: Worked, duration_s: float, one_item_s: float, now: float) -> None:
         """Before the outcome: a request that ends with this step has used it too."""
-        if result.status is not StepStatus.OK or not plan.work:
-            return
         state = self._state
-        costs_s = [0.0] * len(state.limits.tiers)
-        _, output_s, token_s = state.cost.coefficients
-        for item in plan.work:
-            live = state.live.get(item.request_id)
-            if live is not None:
-                num_tokens = len(item.tokens)
-                costs_s[live.rank] += output_s if num_tokens == 1 and item.samples else token_s * num_tokens
-        wanting = {live.rank for live in state.running}
-        wanting.update(live.rank for live in state.paused)
         waiting = state.waiting.nums()
-        wanting.update(rank for rank, num_waiting in enumerate(waiting) if num_waiting)
-        state.shares.step_finished(result.duration_s, wanting, costs_s, item_s(state))
-        state.drain.step_finished(result.duration_s, state.num_started, waiting, now)
-        state.num_started = [0] * len(costs_s)
-        state.last_step_s = result.duration_s
+        wanting = [rank for rank, num_waiting in enumerate(waiting) if num_waiting or state.num_holding[rank]]
+        state.shares.step_finished(duration_s, wanting, worked.costs_s, one_item_s)
+        state.drain.step_finished(duration_s, state.num_started, waiting, now)
+        state.num_started = [0] * len(waiting)
+        state.last_step_s = duration_s
 
     def _why_never(self, live: LiveRequest) -> str | None:
         limits = self._state.limits

@@ -21,11 +21,16 @@ _MAX_ITEMS_SAVED = 2.0
 
 
 class Shares:
-    """Seconds of step time that each tier has earned and not used; by rank."""
+    """Seconds of step time that each tier has earned and not used; by rank.
+
+    Attributes:
+        has_credit: some tier has earned something.
+    """
 
     def __init__(self, tiers: Sequence[TierPolicy]) -> None:
         self._min_shares = [tier.min_share for tier in tiers]
         self._credits_s = [0.0] * len(tiers)
+        self.has_credit = False
 
     def is_due(self, rank: int, item_s: float) -> bool:
         """Whether the tier has earned one item, which costs `item_s` seconds. Never where no share is promised."""
@@ -52,3 +57,4 @@ class Shares:
             used_s = duration_s * costs_s[rank] / total_s if total_s > 0 else 0.0
             credit_s = self._credits_s[rank] + share * duration_s - used_s
             self._credits_s[rank] = min(max(credit_s, 0.0), _MAX_ITEMS_SAVED * max(item_s, share * duration_s))
+        self.has_credit = any(self._credits_s)

@@ -90,13 +90,17 @@ def find_leader(live: LiveRequest, num_matched: int, running: list[LiveRequest])
     """
     best: tuple[LiveRequest, int] | None = None
     worth = num_matched + MIN_SHARED_TOKENS
-    limit = len(live.tokens) - 1
+    tokens, namespace = live.tokens, live.namespace
+    limit = len(tokens) - 1
     for other in running:
-        if len(other.tokens) - other.num_computed == 1 or worth > limit or other.namespace != live.namespace:
+        if worth > limit:
+            break
+        theirs = other.tokens
+        if len(theirs) < worth or theirs[worth - 1] != tokens[worth - 1]:
             continue
-        if len(other.tokens) < worth or other.tokens[worth - 1] != live.tokens[worth - 1]:
+        if len(theirs) - other.num_computed == 1 or other.namespace != namespace:
             continue
-        num_common = common_prefix(live.tokens, 0, other.tokens, 0, limit)
+        num_common = common_prefix(tokens, 0, theirs, 0, limit)
         if num_common >= worth:
             best, worth = (other, num_common), num_common + 1
     return best

@@ -21,11 +21,13 @@ from ultrafast.core.request import FinishReason, RequestState
 from ultrafast.kv.index import Part
 from ultrafast.kv.ledger import KvLedger
 from ultrafast.kv.tree import Match
+from ultrafast.sched import admission
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.deadlines import QueueDeadlines
 from ultrafast.sched.departing import Departing
 from ultrafast.sched.drain import Drain
 from ultrafast.sched.faults import Faults
+from ultrafast.sched.interruption import Interruptions
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.reservation import Reservations
@@ -40,6 +42,10 @@ class SchedulerState:
     """Requests by state, the KV ledger, what was learnt, and events not yet handed out.
 
     Attributes:
+        num_holding: requests that hold a sequence, running or paused, by rank.
+        num_preempted: preemptions since the start.
+        most_promised: cells that all who hold a sequence may still need, at most (see `admission`); None = not known. What is
+            promised to one never grows, so this is the last exact sum and the promises of all who started since.
         num_started: requests that got their first place since the last step was booked, by rank.
         last_step_s: how long the last step took.
     """
@@ -68,8 +74,12 @@ class SchedulerState:
         self.departing = Departing(self.ledger, limits)
         self.faults = Faults()
         self.shares = Shares(limits.tiers)
+        self.interruptions = Interruptions(can_interrupt=limits.can_interrupt)
         self.drain = Drain(len(limits.tiers))
         self.deadlines = QueueDeadlines()
+        self.num_holding = [0] * len(limits.tiers)
+        self.num_preempted = 0
+        self.most_promised: int | None = None
         self.num_started = [0] * len(limits.tiers)
         self.last_step_s = 0.0
         self.drafting = Drafting(limits)
@@ -99,7 +109,7 @@ class SchedulerState:
     @property
     def num_unplaced(self) -> int:
         """Requests of all tiers without a place, counted as `num_queued` does."""
-        return len(self.waiting) + len(self.followers) + self.restorer.num_aside
+        return len(self.waiting) + len(self.followers) + len(self.restorer.aside)
 
     def num_queued(self, rank: int) -> int:
         """Requests of one tier without a place: those that wait for a prefix or for the disk, too."""
@@ -124,6 +134,9 @@ class SchedulerState:
             live.scheduled_s = now
             self.num_started[live.rank] += 1
         self.running.append(live)
+        self.num_holding[live.rank] += 1
+        if self.most_promised is not None:
+            self.most_promised += admission.promised_to(live, self.limits)
         tier = live.tier if live.downgrade_reason else None
         self.emit(RequestScheduled(live.request_id, now, num_cached, tier, live.downgrade_reason))
 
@@ -147,6 +160,7 @@ class SchedulerState:
         self.ledger.forget(live.sequence)
         live.sequence = self.ledger.start(live.request_id, live.namespace, None, 0.0)
         live.num_computed = 0
+        self.most_promised = None  # it needs more than was promised
         live.can_reuse = False
         live.num_host_tokens = live.num_disk_tokens = 0
         if not live.num_preemptions:
@@ -192,6 +206,7 @@ class SchedulerState:
         live.sequence = None
         live.num_computed = 0
         live.num_preemptions += 1
+        self.num_preempted += 1
         live.state = RequestState.PREEMPTED
         self.waiting.push(live)
         self.emit(RequestPreempted(live.request_id, now, live.tier))
@@ -226,14 +241,15 @@ class SchedulerState:
             else:
                 self.ledger.free(live.sequence)
             live.sequence = None
+        event = live.finished_event(reason, now, error, drop_reason, retry_after_s if drop_reason else None)
         live.state = RequestState.FINISHED
         del self.live[live.request_id]
-        event = live.finished_event(reason, now, error)
-        if drop_reason or error_code:
-            event = replace(event, drop_reason=drop_reason, retry_after_s=retry_after_s, error_code=error_code)
+        if error_code is not None:
+            event = replace(event, error_code=error_code)
         self.emit(event)
 
     def _leave(self, live: LiveRequest) -> None:
         (self.running if live.state is RequestState.RUNNING else self.paused).remove(live)
+        self.num_holding[live.rank] -= 1
         for follower in self.followers.release_all(live):
             self.waiting.push(follower)

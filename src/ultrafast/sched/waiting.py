@@ -16,9 +16,10 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._lanes = tuple(_Lane() for _ in ServiceTier)
+        self._num = 0
 
     def __len__(self) -> int:
-        return sum(self.nums())
+        return self._num
 
     def nums(self) -> list[int]:
         """Waiting requests of each tier, by rank."""
@@ -34,9 +35,12 @@ class WaitingQueue:
 
     def push(self, live: LiveRequest) -> None:
         self._lanes[live.rank].push(live)
+        self._num += 1
 
     def head(self) -> LiveRequest | None:
         """The request to be served next; it stays in the queue."""
+        if not self._num:
+            return None
         for lane in self._lanes:
             if (live := lane.head()) is not None:
                 return live
@@ -49,10 +53,13 @@ class WaitingQueue:
     def pop(self, live: LiveRequest) -> None:
         """Take out the head of its tier. It may be pushed again later (parked, preempted)."""
         self._lanes[live.rank].pop(live)
+        self._num -= 1
 
     def discard(self, live: LiveRequest) -> bool:
         """Take out a request that ends, wherever it stands; returns whether it was there. It must not be pushed again."""
-        return self._lanes[live.rank].discard(live)
+        was_there = self._lanes[live.rank].discard(live)
+        self._num -= was_there
+        return was_there
 
 
 class _Lane:
@@ -66,7 +73,7 @@ class _Lane:
     def push(self, live: LiveRequest) -> None:
         assert live not in self.members, f"{live.request_id} already waits"
         self.members.add(live)
-        self.num_tokens += len(live.tokens)
+        self.num_tokens += live.num_tokens
         heappush(self.heap, (order_key(live), live))
 
     def head(self) -> LiveRequest | None:
@@ -80,14 +87,15 @@ class _Lane:
         self._remove(live)
 
     def discard(self, live: LiveRequest) -> bool:
-        was_there = live in self.members
-        if was_there:
+        """Whether it was there."""
+        is_member = live in self.members
+        if is_member:
             self._remove(live)
         if len(self.heap) > 2 * len(self.members) + _MIN_GARBAGE:
             self.heap = [entry for entry in self.heap if entry[1] in self.members]
             heapify(self.heap)
-        return was_there
+        return is_member
 
     def _remove(self, live: LiveRequest) -> None:
         self.members.remove(live)
-        self.num_tokens -= len(live.tokens)
+        self.num_tokens -= live.num_tokens

@@ -152,6 +152,19 @@ def test_what_host_memory_loses_the_disk_still_has() -> None:
     assert {part.run.num_pins for part in parts} == {0}
 
 
+def test_what_is_still_on_its_way_to_the_disk_is_not_told_as_there() -> None:
+    engine = Engine(disk_runs=10)
+    missing = engine.levels.unsaved(story(1), "")
+    for piece in missing:
+        engine.levels.save(piece, 0, story(1), engine.now)
+    engine.levels.order_writes(engine.now)
+    before = engine.levels.stats()
+    assert before.disk_bytes == 3 * RUN_BYTES - (3 * RUN_TOKENS - 300) * 10, "charged before it comes"
+    assert (before.num_host_tokens, before.num_disk_tokens) == (300, 0)
+    engine.obey(is_ok=True)
+    assert engine.levels.stats().num_disk_tokens == 300
+
+
 def test_a_read_that_fails_is_a_miss_from_then_on() -> None:
     engine = Engine(host_runs=3, disk_runs=10)
     engine.levels.adopt([_found(story(1, 128))], 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -126,12 +127,12 @@ def test_less_urgent_work_fits_into_the_slack_of_a_stream() -> None:
     stream = _live(1, tier="ultrafast")
     stream.last_token_s, stream.tpot_s = 0.995, 0.045
     budget.add_decodes(1)
-    budget.close_rank([stream], [])
+    budget.close_rank(stream.token_due_s, [])
     assert budget.num_decodes_fitting(9) == 3, "40 ms are left, 10 of them its own"
     budget.add_decodes(2)
     assert budget.num_prefill_tokens_fitting(0) == pytest.approx(10, abs=1), "no floor beside a more urgent stream"
     stream.last_token_s = 0.9
-    budget.close_rank([stream], [])
+    budget.close_rank(stream.token_due_s, [])
     assert budget.num_decodes_fitting(9) == 0
     assert budget.num_prefill_tokens_fitting(0) == 0
 
@@ -144,7 +145,7 @@ def test_less_urgent_work_stretches_a_prefill_by_a_quarter_at_most_and_by_nothin
         prompt.ttft_s = ttft_s
         budget = StepBudget(cost, LIMITS, 0.0)
         budget.add_prefill(100)
-        budget.close_rank([], [prompt])
+        budget.close_rank(inf, [prompt])
         return budget.num_decodes_fitting(9)
 
     assert fitting(10.0) == 2, "25 of 100 ms"

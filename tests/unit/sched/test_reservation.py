@@ -13,7 +13,7 @@ from ultrafast.sched.budget import StepBudget
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.reservation import ENOUGH, MAX_SHARE, MAX_STEP_SHARE, Reservations, num_likely
+from ultrafast.sched.reservation import ENOUGH, MAX_SHARE, MAX_STEP_SHARE, Reservations, likely
 
 ULTRA, DEFAULT, FLEX = ServiceTier.ULTRAFAST, ServiceTier.DEFAULT, ServiceTier.FLEX
 LIMITS = SchedulerLimits(
@@ -53,13 +53,20 @@ def test_the_likely_count_is_the_quantile_of_the_poisson_distribution(mean: floa
         terms = (math.exp(i * math.log(mean) - mean - math.lgamma(i + 1)) if mean else float(i == 0) for i in range(count + 1))
         return sum(terms)
 
-    count = num_likely(mean)
+    count, _ = likely(mean)
     assert below(count) >= ENOUGH - 1e-9
     assert count == 0 or below(count - 1) < ENOUGH
 
 
 def test_a_mean_beyond_the_range_of_floats_is_its_own_estimate() -> None:
-    assert num_likely(5000.0) == 5000
+    assert likely(5000.0)[0] == 5000
+
+
+@pytest.mark.parametrize("mean", [1.0, 3.0, 20.0, 77.7, 200.0, 690.0])
+def test_while_the_mean_stays_in_the_interval_the_likely_count_stays_the_same(mean: float) -> None:
+    count, (low, high) = likely(mean)
+    assert low < mean < high
+    assert {likely(low + share * (high - low))[0] for share in (0.0, 0.1, 0.5, 0.9, 1.0)} == {count}
 
 
 def test_room_is_held_from_less_urgent_tiers_by_rate_and_size() -> None:

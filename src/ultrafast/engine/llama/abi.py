@@ -67,12 +67,16 @@ _LOG_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: loggin
 
 
 class Library:
-    """A checked libllama. `c` holds its functions; `build` names it for facts, cache keys and bug reports."""
+    """A checked libllama. `c` holds its functions; `build` names it for facts, cache keys and bug reports.
+
+    `is_error_expected`: what it logs as an error is not one at the moment (a pass is being broken off).
+    """
 
     def __init__(self, c: Any, build: str, path: Path) -> None:
         self.c = c
         self.build = build
         self.path = path
+        self.is_error_expected = False
         self._level = 2
         self._log_callback = ffi.callback("ggml_log_callback", self._on_log)  # must outlive the library
         c.llama_log_set(self._log_callback, ffi.NULL)
@@ -81,10 +85,11 @@ class Library:
     def _on_log(self, level: int, text: Any, _user_data: Any) -> None:
         # 5 means "continues the line before": it keeps that line's level.
         self._level = level if level != 5 else self._level
-        if _log.isEnabledFor(_LOG_LEVELS.get(self._level, logging.DEBUG)):
+        level = logging.DEBUG if self.is_error_expected else _LOG_LEVELS.get(self._level, logging.DEBUG)
+        if _log.isEnabledFor(level):
             line = ffi.string(text).decode("utf-8", "replace").rstrip()
             if line and line != ".":
-                _log.log(_LOG_LEVELS.get(self._level, logging.DEBUG), "%s", line)
+                _log.log(level, "%s", line)
 
 
 @cache

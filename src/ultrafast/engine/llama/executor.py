@@ -34,6 +34,7 @@ DEFAULT_CACHED_SHARE = 4
 BACKED_CACHED_SHARE = 16
 """1/16 on a CPU with host memory behind the pool: bringing KV back from there costs less than attending over it meanwhile."""
 
+_BROKEN_OFF = 2
 _STATUS = {0: StepStatus.OK, 1: StepStatus.OUT_OF_KV, -1: StepStatus.INVALID}
 
 
@@ -170,15 +171,21 @@ class LlamaExecutor:
         assert self.draft is not None, "there is no draft model"
         return self.draft.propose(plan)
 
+    def interrupt(self) -> None:
+        self.model.library.is_error_expected = True
+        self.model.interrupt_flag.set()
+
     def run(self, plan: StepPlan) -> StepResult:
         begin_s = time.monotonic()
+        if self.model.interrupt_flag.is_set:  # it came too late for an earlier step
+            self._clear_interrupt()
         for item in plan.work:
             assert self.lengths[item.seq_id] == item.start, (
                 f"sequence {item.seq_id} holds {self.lengths[item.seq_id]} tokens, the plan starts at {item.start}"
             )
         rows = self.batch.fill(plan.work)
         code = self._c.llama_decode(self.model.context, self.batch.handle)
-        status = _STATUS.get(code, StepStatus.FATAL)
+        status = _STATUS.get(code, StepStatus.FATAL) if code != _BROKEN_OFF else self._broken_off(plan)
         if status is not StepStatus.OK:
             return StepResult(status, duration_s=time.monotonic() - begin_s)
         sampled: list[SampledToken] = []
@@ -202,6 +209,17 @@ class LlamaExecutor:
         if self.draft is not None:  # before the model, whose threads it shares
             self.draft.close()
         self.model.close()
+
+    def _broken_off(self, plan: StepPlan) -> StepStatus:
+        """The cells of the batch are removed already; prove it before anything is computed again."""
+        self._clear_interrupt()
+        c, memory = self._c, self.model.memory
+        are_whole = all(c.llama_memory_seq_pos_max(memory, item.seq_id) == self.lengths[item.seq_id] - 1 for item in plan.work)
+        return StepStatus.INTERRUPTED if are_whole else StepStatus.FATAL
+
+    def _clear_interrupt(self) -> None:
+        self.model.interrupt_flag.clear()
+        self.model.library.is_error_expected = False
 
     def _sample(self, item: SequenceWork, row: int, sampled: list[SampledToken]) -> SamplingError | GrammarError | None:
         """Draw row by row for as long as the draft behind the row is what was drawn; then forget the other drafts.
@@ -327,4 +345,5 @@ class LlamaExecutor:
             load_s=load_s,
             warmup_s=0.0,
             max_num_paused=self.model.sizes.num_paused,
+            can_interrupt=self.can_trim and not self.model.has_gpu,
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 from ultrafast.core.errors import ConfigError, ModelFileError
 from ultrafast.engine.llama import abi
+from ultrafast.engine.llama.interrupt import InterruptFlag
 from ultrafast.engine.llama.machine import available_memory_bytes, check_threads, usable_cores
 from ultrafast.engine.llama.vocab import read_metadata
 from ultrafast.engine.options import EngineOptions
@@ -61,6 +62,7 @@ class Model:
 
     Attributes:
         threadpool: the compute threads, also for another context that never computes at the same time.
+        interrupt_flag: breaks off a pass of this context, unless there is a GPU.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Model:
         self.has_gpu = bool(self.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
         self.sizes = (choose or choose_sizes)(self, options)
         self.has_flash_attention = False
+        self.interrupt_flag = InterruptFlag()
         self.context = self._create_context(options)
         self.memory = self.c.llama_get_memory(self.context)
         self._owns_threadpool = shared_threadpool is None
@@ -150,6 +153,8 @@ class Model:
         params.kv_unified = True
         params.swa_full = options.swa_full
         params.flash_attn_type = _FLASH_ENABLED if options.flash_attention else _FLASH_DISABLED
+        if not self.has_gpu:
+            params.abort_callback, params.abort_callback_data = self.interrupt_flag.callback, self.interrupt_flag.data
         params.type_k = KV_TYPES[options.kv_type_k]
         params.type_v = KV_TYPES[options.kv_type_v]
         with _CollectedLog(("flash_attn",)) as lines:

@@ -29,6 +29,7 @@ from ultrafast.sched.speculation.model_drafts import ModelDrafts
 from ultrafast.sched.speculation.step_times import StepTimes
 from ultrafast.sched.speculation.track import MAX_DRAFTS, Track, kind_of
 from ultrafast.sched.speculation.trust import Trust
+from ultrafast.sched.worked import Worked
 
 MAX_DECODES = 3
 """With more decodes in a step, its rows are used well without guesses."""
@@ -100,7 +101,8 @@ class Drafting:
         `live_of` has every request alive; `num_free_cells` are free before this step, without eviction; `may_guess` is False
         while faults are being looked into.
         """
-        self._guesses = {}
+        if self._guesses:
+            self._guesses = {}
         self.drafting_s = 0.0
         if self.model is not None:
             self.model.begin_plan({name for name, live in live_of.items() if live.state is RequestState.RUNNING})
@@ -108,8 +110,11 @@ class Drafting:
             return work
         room = min(num_free_cells, self._limits.max_step_tokens) - len(work)
         lives = [live for item in work if (live := live_of[item.request_id]).request.may_speculate]
+        from_text = {live.request_id: guess for live in lives if (guess := self._guess(live, room)) is not None}
+        if not from_text and self.model is None:
+            return work
         limit_s = self._limit_s([live_of[item.request_id] for item in work], now)
-        chosen = self._choose(lives, len(work), room, limit_s)
+        chosen = self._choose(lives, from_text, len(work), room, limit_s)
         self._guesses = {guess.live.request_id: guess for guess, length in chosen if length}
         drafts = {}
         for guess, length in chosen:
@@ -131,12 +136,12 @@ class Drafting:
             self.model = None
         return replace(plan, work=_with_drafts(plan.work, dict(result.drafts)))
 
-    def observe(self, plan: StepPlan, result: StepResult) -> None:
+    def observe(self, plan: StepPlan, worked: Worked, result: StepResult) -> None:
         """Learn from a step that ran; its duration is without that of drafting."""
-        if not plan.work or not _is_all_decodes(plan.work):
+        if worked.num_decodes < len(plan.work):
             return
-        self.times.observe(plan.num_tokens, result.duration_s)
-        if not plan.num_drafts:
+        self.times.observe(worked.num_decodes + worked.num_drafts, result.duration_s)
+        if not worked.num_drafts:
             self._num_since_plain = 0
             self.model_gain.book(0.0, self.drafting_s)
             return
@@ -162,9 +167,10 @@ class Drafting:
             return False
         return self.times.measured_s(len(work)) is not None and self._num_since_plain < _MAX_STEPS_BETWEEN_PLAIN
 
-    def _choose(self, lives: Sequence[LiveRequest], num_decodes: int, room: int, limit_s: float) -> list[tuple[_Guess, int]]:
+    def _choose(
+        self, lives: Sequence[LiveRequest], from_text: Mapping[str, _Guess], num_decodes: int, room: int, limit_s: float
+    ) -> list[tuple[_Guess, int]]:
         """Every way to guess that was looked at, and how many drafts it gets; each request gets them from one way at most."""
-        from_text = {live.request_id: guess for live in lives if (guess := self._guess(live, room)) is not None}
         guesses = [guess for live in lives if (guess := from_text.get(live.request_id) or self._ask_model(live, room, lives))]
         lengths = self._lengths([guess.offer for guess in guesses], num_decodes, room, limit_s).lengths
         passed: list[tuple[_Guess, int]] = []
@@ -219,14 +225,14 @@ class Drafting:
             # What a step will gain once the text is read, and the draws of the last step with it.
             offer = Offer(MAX_DRAFTS, trust.probability(0), num_unread=2)
             gain = self._lengths([offer], num_decodes, MAX_DRAFTS, limit_s).gain
-            if self.model.is_worth_reading(live, gain, plain_s, _num_missing(live, self._limits)):
+            if self.model.is_worth_reading(live, gain, plain_s, live.max_length - len(live.tokens)):
                 self.model.read(live, rest_s, {other.request_id for other in lives})
                 return
             trust.pass_over()
 
     def _max_drafts(self, live: LiveRequest, room: int) -> int:
         # The draw behind the last draft is a token too, and none may be drawn that no plain step would draw.
-        return min(room, _num_missing(live, self._limits) - 1)
+        return min(room, live.max_length - len(live.tokens) - 1)
 
     def _limit_s(self, lives: Sequence[LiveRequest], now: float) -> float:
         plain_s, target_s = self.times.predict_s(len(lives)), self._limits.step_target_s
@@ -256,18 +262,8 @@ class Drafting:
 
 
 def _with_drafts(work: tuple[SequenceWork, ...], drafts: Mapping[str, tuple[int, ...]]) -> tuple[SequenceWork, ...]:
-    return tuple(replace(item, drafts=drafts[item.request_id]) if drafts.get(item.request_id) else item for item in work)
+    return tuple(item._replace(drafts=drafts[item.request_id]) if drafts.get(item.request_id) else item for item in work)
 
 
 def _is_all_decodes(work: Sequence[SequenceWork]) -> bool:
     return all(item.samples and len(item.tokens) == 1 for item in work)
-
-
-def _num_missing(live: LiveRequest, limits: SchedulerLimits) -> int:
-    """Tokens until the request is at one of its limits; the same limits as `outcome.is_at_limit`."""
-    length = len(live.tokens)
-    return min(
-        live.request.params.max_tokens - live.num_output,
-        limits.max_request_tokens - length,
-        limits.kv_capacity_tokens + 1 - length,
-    )
