@@ -14,7 +14,7 @@ from pathlib import Path
 from ultrafast import __version__
 from ultrafast.api.app import build_app
 from ultrafast.api.auth import ApiKeys, tenant_of
-from ultrafast.api.context import ExtraRoute
+from ultrafast.api.context import Described, ExtraRoute
 from ultrafast.api.edge import Edge
 from ultrafast.api.engine_facts import EngineAdmin
 from ultrafast.api.lifecycle import Lifecycle
@@ -28,7 +28,9 @@ from ultrafast.dashboard.calls import Objectives
 from ultrafast.dashboard.dashboard import Dashboard, Sources
 from ultrafast.dashboard.feed import Feed
 from ultrafast.dashboard.page import page_routes
+from ultrafast.dashboard.views import Frame
 from ultrafast.engine.client import EngineClient
+from ultrafast.engine.description import EngineDescription
 from ultrafast.engine.health import EngineRestarted, RecoveryPolicy
 from ultrafast.engine.llama.draft_vocab import check_draft_vocabulary, no_draft_model
 from ultrafast.engine.llama.machine import check_threads
@@ -53,6 +55,10 @@ from ultrafast.serving.segments import SegmentCache
 from ultrafast.serving.service import Service
 
 _log = logging.getLogger("ultrafast.server")
+
+EVENTS = Described("Figures of the dashboard, several times a second", Frame, streams=True, errors=(429,))
+STATE = Described("Figures of the dashboard, once", Frame)
+ENGINE = Described("Limits of the engine and the cost of its steps", EngineDescription, errors=(503,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,7 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         created_s=int(datetime.now(tz=UTC).timestamp()),
         defaults=_sampling_defaults(settings, vocab),
         prompts=_build_prompts(inputs, vocab),
+        policies=dict(zip(tier_order(settings.tiers), tier_policies(settings.tiers), strict=True)),
     )
     dashboard = _build_dashboard(inputs, engine)
     recorder = _build_recorder(settings, engine, dashboard)
@@ -235,15 +242,15 @@ def _dashboard_routes(dashboard: Dashboard, engine: EngineClient, lifecycle: Lif
     feed = Feed(dashboard, Sources(engine.health, lambda: engine.live_requests, lambda: lifecycle.is_draining))
     return [
         *(ExtraRoute(path, handle, needs_key=False) for path, handle in page_routes()),
-        ExtraRoute("/dashboard/events", feed.events, needs_key),
-        ExtraRoute("/dashboard/state", feed.state, needs_key),
+        ExtraRoute("/dashboard/events", feed.events, needs_key, EVENTS),
+        ExtraRoute("/dashboard/state", feed.state, needs_key, STATE),
     ]
 
 
 def _engine_route(inputs: Inputs, engine: EngineClient) -> ExtraRoute:
     admin = EngineAdmin(lambda: engine.facts, inputs.model_id, inputs.settings.engine.step_target_s or DEFAULT_STEP_TARGET_S)
     engine.add_listener(admin.on_report)
-    return ExtraRoute("/admin/engine", admin.show, needs_key=not inputs.settings.server.is_metrics_open)
+    return ExtraRoute("/admin/engine", admin.show, not inputs.settings.server.is_metrics_open, described=ENGINE)
 
 
 def _open_request_log(settings: RequestLogSettings, engine: EngineClient, metrics: Metrics) -> RequestLog | None:

@@ -61,6 +61,14 @@ def test_a_queue_is_bounded_in_tokens_too_but_takes_one_large_prompt() -> None:
     assert _add(simulation, "later", 10) is None, "what left the queue counts no more"
 
 
+@pytest.mark.parametrize(("num", "num_refused"), [(4, 0), (5, 1)])
+def test_what_finds_a_free_place_does_not_count_against_the_bound_in_tokens(num: int, num_refused: int) -> None:
+    """Sequences of one call arrive together, before a step: those who get the free places are not in the way of the others."""
+    simulation = _simulation(max_waiting_tokens=200, num_running=4, max_num_waiting=50)
+    ends = [_add(simulation, f"r{i}", 100) for i in range(num)]
+    assert [_drop(end) for end in ends].count(DropReason.QUEUE_TOKENS_FULL) == num_refused
+
+
 def test_a_wait_ends_at_its_deadline_and_a_client_can_only_shorten_it() -> None:
     simulation = _simulation(queue_ttl_s=2.0, num_running=1)
     _add(simulation, "running", 20, 1000)
@@ -224,3 +232,37 @@ def test_those_who_wait_for_the_disk_are_in_the_queue_too() -> None:
         state.waiting.pop(live)
         state.restorer.step_aside(live)
     assert _drop(_add(simulation, "c")) is DropReason.QUEUE_FULL
+
+
+def _ask(simulation: Simulation, name: str, **fields: object) -> RequestFinished:
+    request = make_request(name, 1, 1, arrival_s=simulation.clock(), **fields)  # type: ignore[arg-type]
+    simulation.add(replace(request, is_inquiry=True))
+    return simulation.finished[name]
+
+
+@pytest.mark.parametrize("num_ahead", range(7))
+@pytest.mark.parametrize("slo", [RequestSlo(), RequestSlo(is_retry=True), RequestSlo(is_movable=False)])
+@pytest.mark.parametrize("is_downgradable", [False, True])
+def test_asking_first_says_what_would_become_of_the_request(num_ahead: int, slo: RequestSlo, is_downgradable: bool) -> None:
+    """Two places and a queue of three; who is not refused leaves nothing behind."""
+    simulation = _simulation(max_num_waiting=3, is_downgradable=is_downgradable)
+    for i in range(num_ahead):
+        _add(simulation, f"r{i}", slo=slo)
+    asked = _ask(simulation, "asked", slo=slo)
+    end = _add(simulation, "itself", slo=slo)
+    assert asked.reason is (FinishReason.ABORT if end is None else FinishReason.REJECT)
+    assert asked.drop_reason is _drop(end)
+    assert asked.num_computed_tokens == 0
+    if end is not None:
+        assert asked.retry_after_s is not None
+    simulation.run()
+
+
+def test_asking_first_is_no_promise_and_takes_no_room() -> None:
+    simulation = _simulation(max_num_waiting=1, num_running=1)
+    _add(simulation, "running", 20, 50)
+    simulation.step()
+    assert [_ask(simulation, f"asked{i}").reason for i in range(3)] == [FinishReason.ABORT] * 3
+    assert _add(simulation, "one") is None
+    assert _drop(_add(simulation, "two")) is DropReason.QUEUE_FULL
+    assert simulation.scheduler.num_waiting == 1

@@ -7,6 +7,7 @@ import random
 import pytest
 from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
 
+from ultrafast.core.events import DEAD_END
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import StepStatus
 from ultrafast.core.tiers import ServiceTier
@@ -174,6 +175,19 @@ def test_a_failing_and_a_refused_request_leave_the_others_alone() -> None:
     assert _reasons(simulation) == {"r0": "length", "r1": "error", "r3": "length"}
     assert simulation.refused == {"r2"}
     assert simulation.finished["r1"].error == "injected failure"
+
+
+def test_an_output_that_is_stuck_ends_alone_and_says_so() -> None:
+    simulation = Simulation()
+    simulation.add(*[make_request(f"r{i}", 50, 20) for i in range(4)])
+    simulation.step_until(lambda: len(simulation.output["r1"]) == 5)
+    simulation.executor.injections.stuck_ids.add("r1")
+    simulation.run()
+    simulation.check_all_finished()
+    assert _reasons(simulation) == {"r0": "length", "r1": "error", "r2": "length", "r3": "length"}
+    codes = {name: event.error_code for name, event in simulation.finished.items() if event.error_code}
+    assert codes == {"r1": DEAD_END}
+    assert simulation.finished["r1"].num_output_tokens == 5
 
 
 def test_a_stopped_request_delivers_everything_before_the_end_token() -> None:

@@ -68,15 +68,16 @@ def build_app(
         cache,
         tiers or TiersSettings(),
     )
-    *ours, home = _routes(context)
+    extra_routes = tuple(extra_routes)
+    *ours, home = _routes(context, extra_routes)
     extra = [_extra(context, route) for route in extra_routes]
     router = Router([*ours, *extra, home], redirect_slashes=False, default=_refuse_unknown)
     return Edge(context, router, lifespan)
 
 
-def _routes(context: EdgeContext) -> list[Route]:
+def _routes(context: EdgeContext, extra_routes: tuple[ExtraRoute, ...]) -> list[Route]:
     generations, tokens, models = Generations(context), Tokens(context), Models(context)
-    health, documents, cache = Health(context), Documents(), CacheAdmin(context)
+    health, documents, cache = Health(context), Documents(extra_routes), CacheAdmin(context)
 
     def route(method: str, path: str, handle: Callable[[Exchange], object], **needs: bool) -> Route:
         endpoint = Endpoint(context, path.replace(":path", ""), handle, **needs)

@@ -6,6 +6,7 @@ import asyncio
 
 from ultrafast.api.errors import ApiError
 from ultrafast.api.exchange import ClientGoneError, Exchange, Interruption
+from ultrafast.api.header_text import header_text
 
 _DISCARD_LIMIT_BYTES = 64 * 1024 * 1024
 _DISCARD_TIMEOUT_S = 5.0
@@ -62,7 +63,7 @@ def _check_media_type(content_type: bytes, encoding: bytes) -> None:
     media, _, parameters = content_type.lower().partition(b";")
     media = media.strip()
     if media and media != b"application/json" and not (media.startswith(b"application/") and media.endswith(b"+json")):
-        given = media.decode("latin-1")
+        given = header_text(media)
         raise ApiError(
             415,
             "unsupported_media_type",

@@ -78,12 +78,25 @@ class EdgeContext:
             )
 
 
+class Described(NamedTuple):
+    """What the OpenAPI document says of a route: one sentence, and the struct of its JSON.
+
+    `streams`: server-sent events, each with that JSON. `errors`: statuses beside 401, for which `needs_key` of the route stands.
+    """
+
+    summary: str
+    answer: type[msgspec.Struct]
+    streams: bool = False
+    errors: tuple[int, ...] = ()
+
+
 class ExtraRoute(NamedTuple):
-    """A GET route of another layer, for example a dashboard's."""
+    """A GET route of another layer, for example a dashboard's. `described` is None for the files of a page."""
 
     path: str
     handle: Callable[[Exchange], Any]
     needs_key: bool = True
+    described: Described | None = None
 
 
 class Endpoint:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 
+from ultrafast.api.context import ExtraRoute
 from ultrafast.api.exchange import Exchange
 from ultrafast.api.openapi import openapi_document
 
@@ -15,11 +17,14 @@ _CONTENT_POLICY = (
 
 
 class Documents:
-    """The routes for people and generators."""
+    """The routes for people and generators. `extra_routes`: those of other layers."""
+
+    def __init__(self, extra_routes: Iterable[ExtraRoute] = ()) -> None:
+        self._openapi = openapi_document(tuple(extra_routes))
 
     async def openapi(self, exchange: Exchange) -> None:
         """Answer `GET /openapi.json`."""
-        await exchange.respond(200, [], openapi_document())
+        await exchange.respond(200, [], self._openapi)
 
     async def page(self, exchange: Exchange) -> None:
         """Answer `GET /docs`."""

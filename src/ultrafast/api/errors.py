@@ -7,6 +7,7 @@ The retry rules follow what OpenAI's Python SDK obeys (`openai/_base_client.py`,
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +22,7 @@ from ultrafast.core.errors import (
     UltrafastError,
     UnavailableError,
 )
+from ultrafast.core.events import DEAD_END
 
 MAX_RETRY_AFTER_S = 120.0
 Headers = list[tuple[bytes, bytes]]
@@ -73,7 +75,7 @@ class ApiError(Exception):
         self.closes_connection = closes_connection
 
 
-_STATUS_BY_CODE = {"sla_unavailable": 422}
+_STATUS_BY_CODE = {"sla_unavailable": 422, DEAD_END: 422}
 _STATUS_BY_CLASS: list[tuple[type[UltrafastError], int]] = [
     (ModelNotFoundError, 404),
     (InvalidRequestError, 400),
@@ -156,6 +158,12 @@ def error_body(error: Exception, request_id: str) -> bytes:
 def status_phrase(status: int) -> str:
     """Return the standard phrase of a status, for documents."""
     return HTTPStatus(status).phrase
+
+
+def lower_case_hint(given: Any, allowed: Collection[str]) -> str | None:
+    """Return how a value is spelled that is right but for its case: all of ours and OpenAI's are in lower case."""
+    text = given.strip().lower() if isinstance(given, str) else None
+    return f"values are written in lower case: {text}" if text in allowed else None
 
 
 def describe(value: Any, limit: int = 60) -> str:

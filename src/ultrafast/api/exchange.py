@@ -26,7 +26,8 @@ _logger = logging.getLogger("ultrafast.api")
 
 SCOPE_KEY = "ultrafast.exchange"
 CONNECTION_KEY = "ultrafast.connection"
-_SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
+_SANE_ID = re.compile(r"[ -~]{1,128}\Z")
+"""Printable ASCII: whatever ids a client has, and nothing that could break a header or a log line."""
 _MAX_WRITE_BYTES = 64 * 1024
 
 

@@ -24,7 +24,10 @@ _HINTS = {
 
 
 class Readiness(msgspec.Struct):
-    """`reason`: ready, starting, restarting, stalled, failed, stopped or draining; `hint`: what to do unless it is ready."""
+    """`reason`: ready, starting, restarting, stalled, failed, stopped or draining; `hint`: what to do unless it is ready.
+
+    `has_work`: requests have not ended yet, those that wait for a new engine included.
+    """
 
     status: str
     reason: str

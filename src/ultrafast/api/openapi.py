@@ -1,9 +1,11 @@
-"""The OpenAPI document. Its schemas are the structs that parse and build the bodies; only the list of routes is written here."""
+"""The OpenAPI document. Its schemas are the structs that parse and build the bodies; only the list of routes is written here.
+
+Routes of other layers bring their own description (`ExtraRoute`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ from ultrafast.api.answers import ChatCompletion, Completion
 from ultrafast.api.cache import CacheView, ClearAnswer, ClearRequest
 from ultrafast.api.chat_fields import ChatRequest
 from ultrafast.api.completion_fields import CompletionRequest, DetokenizeRequest, TokenizeRequest
+from ultrafast.api.context import Described, ExtraRoute
 from ultrafast.api.errors import ErrorBody, status_phrase
 from ultrafast.api.health import Readiness
 from ultrafast.api.models import Model, ModelList
@@ -59,13 +62,13 @@ OPERATIONS = (
 )
 
 
-@cache
-def openapi_document() -> bytes:
-    """Return the document as JSON."""
-    structs = [kind for op in OPERATIONS for kind in (op.answer, op.body) if isinstance(kind, type)]
+def openapi_document(extra_routes: tuple[ExtraRoute, ...] = ()) -> bytes:
+    """Return the document as JSON, with those of `extra_routes` that are described."""
+    operations = (*OPERATIONS, *(_extra(route, route.described) for route in extra_routes if route.described is not None))
+    structs = [kind for op in operations for kind in (op.answer, op.body) if isinstance(kind, type)]
     _, components = msgspec.json.schema_components([*structs, ErrorBody], ref_template=_REF)
     paths: dict[str, Any] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
     return msgspec.json.encode(
         {
@@ -74,6 +77,13 @@ def openapi_document() -> bytes:
             "paths": paths,
             "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         }
+    )
+
+
+def _extra(route: ExtraRoute, described: Described) -> _Operation:
+    errors = (401, *described.errors) if route.needs_key else described.errors
+    return _Operation(
+        "get", route.path, described.summary, described.answer, None, described.streams, errors, needs_key=route.needs_key
     )
 
 
@@ -96,6 +106,11 @@ def _success(operation: _Operation) -> dict[str, Any]:
     if isinstance(operation.answer, str):
         return {"description": "OK", "content": {operation.answer: {}}}
     content = _json(operation.answer)
+    if operation.streams and operation.body is None:
+        events = {
+            "schema": {"type": "string", "description": f"each event is a {operation.answer.__name__}, until either side ends"}
+        }
+        return {"description": "OK", "content": {"text/event-stream": events}}
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string", "description": "with stream: true; ends with data: [DONE]"}}
     return {"description": "OK", "content": content}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from ultrafast.api.errors import ApiError, describe
+from ultrafast.api.errors import ApiError, describe, lower_case_hint
 from ultrafast.api.fields import MAX_BIAS, GenerationRequest, JsonObjectFormat, JsonSchemaFormat, ResponseFormats
+from ultrafast.api.header_text import header_text, shown
 from ultrafast.core.request import RequestSlo
 from ultrafast.core.tiers import TIER_ALIASES, ServiceTier, parse_tier
 from ultrafast.serving.contract import GenerationOptions, ResponseFormat
@@ -94,10 +95,7 @@ def requested_tier(request: GenerationRequest, headers: Mapping[bytes, bytes]) -
         return parse_tier(request.service_tier)
     header = headers.get(b"x-request-priority")
     if header is not None:
-        name = header.decode("latin-1").strip().lower()
-        if name not in PRIORITY_TIERS:
-            raise _invalid("x-request-priority", f"x-request-priority must be one of {', '.join(PRIORITY_TIERS)}.")
-        return PRIORITY_TIERS[name]
+        return PRIORITY_TIERS[_one_of(PRIORITY_TIERS, "x-request-priority", header_text(header))]
     return MODE_TIERS[request.mode] if request.mode is not None else None
 
 
@@ -109,9 +107,7 @@ def requested_slo(headers: Mapping[bytes, bytes]) -> RequestSlo:
     Raises:
         ApiError: 400, a header is not what it must be.
     """
-    strict = headers.get(b"x-slo-strict", b"false").decode("latin-1").strip().lower()
-    if strict not in ("true", "false"):
-        raise _invalid("x-slo-strict", f"x-slo-strict must be true or false, got {strict[:40]!r}.")
+    strict = _one_of(("true", "false"), "x-slo-strict", header_text(headers.get(b"x-slo-strict", b"false")))
     retries = headers.get(b"x-stainless-retry-count", b"").strip()
     return RequestSlo(
         ttft_s=_milliseconds(headers, "x-slo-ttft-ms"),
@@ -119,6 +115,16 @@ def requested_slo(headers: Mapping[bytes, bytes]) -> RequestSlo:
         is_strict=strict == "true",
         queue_ttl_s=_milliseconds(headers, "x-queue-ttl-ms"),
         is_retry=retries.isdigit() and retries.strip(b"0") != b"",
+    )
+
+
+def _one_of(allowed: Collection[str], name: str, given: str) -> str:
+    """Return the value of a header that is one of a few words; in lower case, as OpenAI's values are."""
+    if given in allowed:
+        return given
+    hint = lower_case_hint(given, allowed)
+    raise ApiError(
+        400, "invalid_value", f"{name} must be one of {', '.join(allowed)}, got {shown(given)}.", param=name, hint=hint
     )
 
 
@@ -136,11 +142,11 @@ def _milliseconds(headers: Mapping[bytes, bytes], name: str) -> float | None:
     given = headers.get(name.encode())
     if given is None:
         return None
-    text = given.decode("latin-1").strip()
+    text = header_text(given)
     # float() would also take "1_0", "nan" and "infinity".
     value = float(text) if _DECIMAL.fullmatch(text) else 0.0
     if not 0 < value <= MAX_SLO_MS:
-        raise _invalid(name, f"{name} must be a number above 0 and at most {MAX_SLO_MS:.0f} (milliseconds), got {text[:40]!r}.")
+        raise _invalid(name, f"{name} must be a number above 0 and at most {MAX_SLO_MS:.0f} (milliseconds), got {shown(text)}.")
     return value / 1000
 
 

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from ultrafast.api.allowed import ANY_VALUE, allowed_at
-from ultrafast.api.errors import ApiError, describe
+from ultrafast.api.errors import ApiError, describe, lower_case_hint
 
 MAX_DEPTH = 100
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
+_QUOTED = re.compile(r'"([^"]+)"')
 _OUT_OF_RANGE = "out of range"
 _MAX_DIGITS = 400
 """More than any float has; reading an integer takes time by the square of its digits."""
@@ -126,7 +127,8 @@ def _explain(text: str, plain: Any, kind: type[msgspec.Struct]) -> ApiError:
     given = _value_at(plain, steps)
     shown = "" if given is _UNREAD else f", got {describe(given)}"
     code = "invalid_type" if "got `" in problem else "invalid_value"
-    return ApiError(400, code, f"{path} must be {allowed}{shown}.", param=path, hint=_hint(given))
+    hint = _hint(given) or lower_case_hint(given, _QUOTED.findall(allowed))
+    return ApiError(400, code, f"{path} must be {allowed}{shown}.", param=path, hint=hint)
 
 
 def _value_at(plain: Any, steps: list[str]) -> Any:

@@ -120,23 +120,28 @@ def _read_own(path: Path) -> list[TraceEntry]:
 
 
 def _read_request_log(path: Path) -> list[TraceEntry]:
-    """Refused requests are traffic, too; nobody knows what they would have said: as much as the others, at P50."""
+    """Refused requests are traffic, too; what nobody knows of them, prompt or output, is as long as that of others, at P50."""
     records = list(_checked(path))
-    lengths = sorted(record.output_tokens for record in records if record.output_tokens)
-    typical = lengths[len(lengths) // 2] if lengths else 1
+    typical_prompt = _median([record.prompt_tokens for record in records])
+    typical_output = _median([record.output_tokens for record in records])
     blocks: dict[tuple[str, str], int] = {}
     num_block_tokens = read_head(path).block_tokens
     return [
         TraceEntry(
             record.arrival,
-            record.prompt_tokens,
-            record.output_tokens or typical,
+            record.prompt_tokens or typical_prompt,
+            record.output_tokens or typical_output,
             record.tier,
             tuple(blocks.setdefault((record.space, name), len(blocks)) for name in record.prefix),
             num_block_tokens,
         )
         for record in records
     ]
+
+
+def _median(lengths: list[int]) -> int:
+    known = sorted(length for length in lengths if length)
+    return known[len(known) // 2] if known else 1
 
 
 def _checked(path: Path) -> Iterator[LogRecord]:

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ultrafast.config.load import Given, Layer, LoadedSettings, load_settings
+from ultrafast.config.given import Given
+from ultrafast.config.load import Layer, LoadedSettings, load_settings
 from ultrafast.core.errors import ConfigError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

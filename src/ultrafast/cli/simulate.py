@@ -34,7 +34,8 @@ from ultrafast.bench.traces import read_trace, scale
 from ultrafast.cli.http_client import ServerClient
 from ultrafast.cli.out_file import OutFile
 from ultrafast.config.api_keys import read_api_keys
-from ultrafast.config.load import Given, load_settings
+from ultrafast.config.given import Given
+from ultrafast.config.load import load_settings
 from ultrafast.config.settings import Settings
 from ultrafast.config.tier_policies import tier_order, tier_policies
 from ultrafast.core.errors import ConfigError

@@ -43,7 +43,7 @@ def check_consistency(settings: Settings, origins: Mapping[str, str]) -> None:
         what = f"max_num_running + max_num_paused + max_num_cached = {num_sequences}, and there are {MAX_SEQUENCES} sequences"
         raise _conflict("engine.max_num_running", "engine.max_num_cached", what, origins)
     _check_shares(settings)
-    _check_order(settings)
+    _check_order(settings, origins)
 
 
 def _check_shares(settings: Settings) -> None:
@@ -56,10 +56,10 @@ def _check_shares(settings: Settings) -> None:
         )
 
 
-def _check_order(settings: Settings) -> None:
+def _check_order(settings: Settings, origins: Mapping[str, str]) -> None:
     if sorted(settings.tiers.order) != sorted(ServiceTier):
         raise ConfigError(
-            f"tiers.order is {', '.join(settings.tiers.order) or 'empty'}; it must name each tier once.",
+            f"{origins['tiers.order']}: tiers.order must name each tier once; got {', '.join(settings.tiers.order) or 'none'}.",
             param="tiers.order",
             hint=f"Name {', '.join(ServiceTier)}, the most urgent first.",
         )

@@ -8,28 +8,21 @@ each other and the result is validated once, so that an error can say whose valu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_settings import EnvSettingsSource
+from pydantic_core import ErrorDetails
 
 from ultrafast.config.checks import check_consistency
+from ultrafast.config.given import Given, unknown_setting, value_error
 from ultrafast.config.keys import ENV_KEYS, NON_SETTING_ENV, SETTING_KEYS, TEST_ENV_PREFIX, nearest
 from ultrafast.config.settings import ENV_PREFIX, Settings
-from ultrafast.config.toml_file import flatten, read_toml
+from ultrafast.config.toml_file import read_toml
 from ultrafast.core.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value that somebody gave, and where: `FILE line N`, `environment NAME`, `--flag`."""
-
-    value: Any
-    origin: str
-
 
 Layer = dict[str, Given]
 
@@ -61,7 +54,7 @@ def load_settings(environ: Mapping[str, str], config_file: Path | None = None, f
     file_layer = read_file_layer(config_file) if config_file else {}
     for layer in (file_layer, read_env_layer(environ), flags or {}):
         _refuse_unknown_keys(layer)
-        merged.update(layer)
+        merged.update({dotted: _with_list(dotted, given) for dotted, given in layer.items()})
     settings = _validate(merged)
     check_consistency(settings, {dotted: given.origin for dotted, given in merged.items()})
     origins = {dotted: merged[dotted].origin if dotted in merged else "default" for dotted in SETTING_KEYS}
@@ -73,14 +66,15 @@ def read_file_layer(path: Path) -> Layer:
     file = read_toml(path)
     # Lists are tuples here: settings are immutable.
     values = {dotted: tuple(value) if isinstance(value, list) else value for dotted, value in file.values.items()}
-    layer = {dotted: Given(value, file.where(dotted)) for dotted, value in values.items()}
+    layer = {dotted: Given(value, file.where(dotted), is_typed=True) for dotted, value in values.items()}
     _refuse_unknown_keys(layer)
     for dotted, given in layer.items():
         kind: Any = SETTING_KEYS[dotted].field.annotation
         try:
             TypeAdapter(kind).validate_python(given.value, strict=True)
         except ValidationError as error:
-            raise _value_error(dotted, given, error.errors()[0]["msg"]) from error
+            is_type_wrong = error.errors()[0]["type"] != "literal_error"
+            raise value_error(dotted, given, is_type_wrong=is_type_wrong) from error
     return layer
 
 
@@ -90,14 +84,11 @@ def read_env_layer(environ: Mapping[str, str]) -> Layer:
     Raises:
         ConfigError: a variable with our prefix that is neither a setting nor otherwise known.
     """
-    source = EnvSettingsSource(Settings, case_sensitive=False)
     given_names = {name.upper(): value for name, value in environ.items() if name.upper().startswith(ENV_PREFIX) and value}
     for name in given_names:
         if name not in ENV_KEYS and name not in NON_SETTING_ENV and not name.startswith(TEST_ENV_PREFIX):
             raise _unknown_env(name)
-    source.env_vars = {name.lower(): value for name, value in given_names.items()}
-    names = {key.dotted: key.env_name for key in ENV_KEYS.values()}
-    return {dotted: Given(value, f"environment {names[dotted]}") for dotted, value in flatten(source()).items()}
+    return {ENV_KEYS[name].dotted: Given(value, f"environment {name}") for name, value in given_names.items() if name in ENV_KEYS}
 
 
 def _unknown_env(name: str) -> ConfigError:
@@ -112,12 +103,20 @@ def _unknown_env(name: str) -> ConfigError:
 def _refuse_unknown_keys(layer: Layer) -> None:
     for dotted, given in layer.items():
         if dotted not in SETTING_KEYS:
-            guess = nearest(dotted, list(SETTING_KEYS))
-            raise ConfigError(
-                f"{given.origin}: unknown setting {dotted}.",
-                param=dotted,
-                hint=f"Did you mean {guess}?" if guess else "`ultrafast config --show` lists all settings.",
-            )
+            raise unknown_setting(dotted, given)
+
+
+def _with_list(dotted: str, given: Given) -> Given:
+    """Read a list that was given as text: it is written as JSON."""
+    if get_origin(SETTING_KEYS[dotted].field.annotation) is not tuple or not isinstance(given.value, str):
+        return given
+    try:
+        items = json.loads(given.value)
+    except ValueError:
+        items = None
+    if not isinstance(items, list):
+        raise value_error(dotted, given, 'written as JSON: ["...", "..."]')
+    return replace(given, value=tuple(items))
 
 
 def _validate(merged: Layer) -> Settings:
@@ -132,13 +131,14 @@ def _validate(merged: Layer) -> Settings:
         return Settings(**nested)
     except ValidationError as error:
         first = error.errors()[0]
-        dotted = ".".join(str(part) for part in first["loc"])
-        raise _value_error(dotted, merged[dotted], first["msg"]) from error
+        # What stands behind the setting's own name is the place in its list.
+        dotted = next(key for key in merged if first["loc"][: key.count(".") + 1] == tuple(key.split(".")))
+        raise value_error(dotted, merged[dotted], _problem(first)) from error
 
 
-def _value_error(dotted: str, given: Given, message: str) -> ConfigError:
-    return ConfigError(
-        f"{given.origin}: {dotted} = {given.value!r} is not valid: {message[0].lower()}{message[1:]}.",
-        param=dotted,
-        hint=f"{dotted} takes: {SETTING_KEYS[dotted].type_text}.",
-    )
+def _problem(error: ErrorDetails) -> str | None:
+    """What it must be beside the type and the range that the setting's own description names."""
+    context = error.get("ctx", {})
+    if error["type"] == "string_too_short":
+        return f"at least {context['min_length']} character long"
+    return "finite" if error["type"] == "finite_number" else None

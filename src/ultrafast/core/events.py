@@ -14,6 +14,9 @@ from ultrafast.core.request import FinishReason
 from ultrafast.core.step import TokenLogprobs
 from ultrafast.core.tiers import ServiceTier
 
+DEAD_END = "output_stuck"
+"""Error code of a request whose own rules (grammar, least length) admit no further token in the middle of its output."""
+
 
 class DropReason(StrEnum):
     """Why a request was refused (or moved to a less urgent tier) before it got a place: a closed vocabulary, shown to clients.
@@ -66,9 +69,10 @@ class RequestFinished:
 
     Attributes:
         error: message when `reason` is ERROR, and when it is REJECT because the request can never run here; `error_code` and
-            `error_param` say in the second case what the client did wrong.
+            `error_param` say what of the request is at fault: always in the second case, and in the first for `DEAD_END`.
         num_cached_tokens: prompt tokens that were truly skipped at the *first* scheduling.
         num_host_tokens, num_disk_tokens: of the cached tokens, those that came from host memory and from disk.
+        num_output_tokens: produced; for observers, as many as the client got (none behind a stop string), as in its usage.
         num_computed_tokens: tokens that went through a forward pass for this request, recomputation included.
         scheduled_s, first_token_s: None when it never got that far.
         drop_reason: after EXPIRE, and after REJECT for want of room or time.

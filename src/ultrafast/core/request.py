@@ -128,6 +128,8 @@ class Request:
         is_deterministic: it runs alone: nothing else is in its steps or its pool, nothing is reused, and its prompt is always cut
             alike, so that every float is the same each time.
         may_speculate: False = its tokens are computed one by one, without drafts.
+        is_inquiry: it only asks whether such a request would be refused now: it is (REJECT), or ends at once (ABORT). Its prompt
+            is one token that means nothing: whatever has no room has none for a longer prompt either.
     """
 
     request_id: str
@@ -144,6 +146,7 @@ class Request:
     had_place: bool = False
     may_speculate: bool = True
     is_deterministic: bool = False
+    is_inquiry: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -248,9 +248,11 @@ class StepResult:
         failed: (request_id, message) for requests that must end in this step through no fault of the others; what was drawn
             before the failure is in `sampled`.
         duration_s: wall time of the step: KV operations, forward pass and sampling.
+        dead_ends: of the failed, those whose own rules (grammar, least length) admit no further token: nothing is broken.
     """
 
     status: StepStatus
     sampled: tuple[SampledToken, ...] = ()
     failed: tuple[tuple[str, str], ...] = ()
     duration_s: float = 0.0
+    dead_ends: tuple[str, ...] = ()

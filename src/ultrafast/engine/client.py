@@ -15,6 +15,7 @@ from ultrafast.core.clock import Clock
 from ultrafast.core.errors import OverloadedError, UltrafastError, UnavailableError
 from ultrafast.core.events import KvLevelsChanged
 from ultrafast.core.request import FinishReason, Request
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.health import EngineHealth, EngineRestarted, EngineState, RecoveryPolicy
 from ultrafast.engine.ledger import Ledger
 from ultrafast.engine.live import LiveRequest
@@ -27,6 +28,8 @@ CHILD_COMMAND = (sys.executable, "-P", "-m", "ultrafast.engine_process")
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Prompts that a child has not read yet (it reads at once unless it is stopped); beyond that, new requests are refused."""
 _ABORT_GRACE_S = 2.0
+_WORTH_ASKING_SHARE = 4
+"""Newcomers find at least one in so many places of a queue (`sched.gate`): below that nobody is refused for want of one."""
 
 
 class EngineClient:
@@ -56,8 +59,12 @@ class EngineClient:
         self._listeners: list[Callable[[StepReport], None]] = []
         self._request_listeners: list[Callable[[Request], None]] = []
         self._restart_listeners: list[Callable[[EngineRestarted], None]] = []
-        self._ledger = Ledger(clock, policy.max_request_crashes)
+        self._ledger = Ledger(clock, policy.max_request_crashes, self._observe)
         self._supervisor = Supervisor(options, self, command=(*command, *arguments), policy=policy, clock=clock)
+        self._queue_bounds = {
+            tier: policy.max_num_waiting for tier, policy in zip(options.tier_order, options.tiers, strict=True)
+        }
+        self._num_running = 0
         self._task: asyncio.Task[None] | None = None
         self._facts: EngineFacts | None = None
         self._failure: UltrafastError | None = None
@@ -150,6 +157,18 @@ class EngineClient:
         self._send_unsent()
         return stream
 
+    def looks_full(self, tier: ServiceTier, *, wholly: bool = False) -> bool:
+        """Whether it is worth asking (`Request.is_inquiry`) before a request of this tier is prepared.
+
+        As far as it is seen from here: by the last step that was reported, and what was submitted since then. `wholly`: only if
+        the queue's whole bound seems to be reached.
+        """
+        if self._supervisor.state is not EngineState.READY:
+            return False
+        num_free = max(0, self.facts.max_num_running - self._num_running)
+        bound = self._queue_bounds[tier]
+        return self._ledger.num_unplaced(tier) >= num_free + (bound if wholly else bound // _WORTH_ASKING_SHARE)
+
     def _send_unsent(self) -> None:
         if self._supervisor.state is not EngineState.READY:
             return
@@ -196,7 +215,7 @@ class EngineClient:
         return EngineHealth(
             state=self._supervisor.state,
             last_step_age_s=pulse.last_step_age_s,
-            has_work=num_sent > 0,
+            has_work=len(self._ledger) > 0,
             is_stalled=self._supervisor.pid is not None and pulse.is_stalled(num_sent),
             num_restarts=self._supervisor.num_restarts,
             pid=self._supervisor.pid,
@@ -236,12 +255,15 @@ class EngineClient:
 
     def on_report(self, report: StepReport) -> None:
         self._levels = report.levels or self._levels
+        if report.stats is not None:
+            self._num_running = report.stats.num_running
         self._observe(self._ledger.apply(report))
         if report.finished or self._ledger.is_holding_back:
             self._send_unsent()
 
     def on_lost(self, reason: str) -> None:
         self._levels = None
+        self._num_running = 0
         ended = self._ledger.child_lost()
         restarted = EngineRestarted(self._clock(), reason, len(self._ledger))
         for listener in self._restart_listeners:
@@ -253,7 +275,7 @@ class EngineClient:
         self._settled.set()
 
     def _observe(self, report: StepReport) -> None:
-        if report.finished and not self._ledger:
+        if not self._ledger:
             self._drained.set()
         if (
             report.stats is None

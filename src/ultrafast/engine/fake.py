@@ -64,6 +64,7 @@ class Injections:
         statuses: taken one per step that has work; OK means "run as usual".
         invalid_ids: a step that names one of these is INVALID.
         failing_ids: end with `failed` in the next step that names them.
+        stuck_ids: the same, as a dead end of their own.
         refused_ids: `prepare_request` and `begin_request` raise for these.
         uncopyable_ids: their `CopyPrefix` is reported as not proven.
     """
@@ -71,6 +72,7 @@ class Injections:
     statuses: deque[StepStatus] = field(default_factory=deque)
     invalid_ids: set[str] = field(default_factory=set)
     failing_ids: set[str] = field(default_factory=set)
+    stuck_ids: set[str] = field(default_factory=set)
     refused_ids: set[str] = field(default_factory=set)
     uncopyable_ids: set[str] = field(default_factory=set)
 
@@ -193,7 +195,7 @@ class FakeExecutor:
         sampled, failed = [], []
         for item in plan.work:
             self._write(item)
-            if item.request_id in self.injections.failing_ids:
+            if item.request_id in self.injections.failing_ids | self.injections.stuck_ids:
                 failed.append((item.request_id, "injected failure"))
             elif item.samples:
                 sampled += self._verify(item)
@@ -201,7 +203,9 @@ class FakeExecutor:
         num_decodes = sum(item.samples and len(item.tokens) == 1 for item in plan.work)
         num_outputs = sum(item.samples for item in plan.work)
         num_prefill_tokens = plan.num_tokens - plan.num_drafts - num_decodes
-        return StepResult(status, tuple(sampled), tuple(failed), self._spend(num_outputs, num_prefill_tokens, plan.num_drafts))
+        duration_s = self._spend(num_outputs, num_prefill_tokens, plan.num_drafts)
+        dead_ends = tuple(request_id for request_id, _ in failed if request_id in self.injections.stuck_ids)
+        return StepResult(status, tuple(sampled), tuple(failed), duration_s, dead_ends)
 
     def interrupt(self) -> None:
         """A simulated step is over before anybody could ask; `injections.statuses` says which ones are broken off."""

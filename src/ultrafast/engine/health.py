@@ -27,7 +27,7 @@ class EngineHealth:
 
     Attributes:
         last_step_age_s: seconds since the last finished step; None when there has been none yet.
-        has_work: the child holds requests that should make it step.
+        has_work: requests have not ended yet, in the child or waiting for the next one.
         is_stalled: it should move and does not: work is pending and no step finished for `stall_after_s`, or the child is
             silent for `silence_after_s`.
         num_restarts: children lost since the first became ready, failed attempts to replace them included.

@@ -6,13 +6,16 @@ Knows no processes and no sockets; runs on the event loop of the API process and
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection
+from functools import partial
 
 import msgspec
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.events import RequestFinished, RequestScheduled
 from ultrafast.core.request import FinishReason, Request
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.live import LiveRequest
 from ultrafast.engine.messages import StepReport
 from ultrafast.engine.quarantine import Quarantine
@@ -21,15 +24,22 @@ from ultrafast.engine.stream import EngineStream
 _CRASH_HINT = "the engine crashed {} times while running this request"
 
 
+def _ignore(_: StepReport) -> None:
+    """Nobody observes."""
+
+
 class Ledger:
     """Live requests and what to send of them."""
 
-    def __init__(self, clock: Clock, max_request_crashes: int) -> None:
+    def __init__(self, clock: Clock, max_request_crashes: int, on_read: Callable[[StepReport], None] = _ignore) -> None:
+        """`on_read` gets, as a report for observers, the ends that waited until the reader had counted what it delivered."""
         self._clock = clock
+        self._on_read = on_read
         self._live: dict[str, LiveRequest] = {}
         self._unsent: list[LiveRequest] = []
         self._quarantine = Quarantine(max_request_crashes)
         self._num_scheduled = 0
+        self._num_unplaced: Counter[ServiceTier] = Counter()
         self.num_sent = 0
 
     def __len__(self) -> int:
@@ -44,11 +54,16 @@ class Ledger:
         """A look at every live request, in the order in which they came; not to be changed by who looks."""
         return self._live.values()
 
+    def num_unplaced(self, tier: ServiceTier) -> int:
+        """Live requests of a tier that have not been seen to get a place; those that only ask are not meant for one."""
+        return self._num_unplaced[tier]
+
     def add(self, request: Request, stream: EngineStream) -> None:
         """Take over a request. It is not sent yet."""
         assert request.request_id not in self._live, f"request id {request.request_id} is alive already"
         live = LiveRequest(request, stream, output_tokens=list(request.output_tokens))
         self._live[request.request_id] = live
+        self._num_unplaced[request.tier] += not request.is_inquiry
         self._unsent.append(live)
 
     def take_unsent(self) -> list[Request]:
@@ -131,16 +146,25 @@ class Ledger:
             live = self._live.get(event.request_id)
             if live is not None:
                 self._num_scheduled += 1
+                self._num_unplaced[live.request.tier] -= live.scheduled_s is None
                 live.on_scheduled(event, self._num_scheduled)
 
     def _finish_all(self, events: list[RequestFinished]) -> list[RequestFinished]:
         seen = []
         for event in events:
             live = self._live.get(event.request_id)
-            if live is not None:
-                seen.append(live.checked(event) if not live.stream.is_stopped else live.stopped(event))
-                self._remove(live, seen[-1])
+            if live is None:
+                continue
+            end = live.checked(event) if not live.stream.is_stopped else live.stopped(event)
+            if live.stream.is_counted and not live.stream.is_left:
+                live.stream.on_read = partial(self._tell_read, live, end)
+            else:
+                seen.append(live.delivered(end))
+            self._remove(live, end)
         return seen
+
+    def _tell_read(self, live: LiveRequest, end: RequestFinished) -> None:
+        self._on_read(StepReport(finished=[live.delivered(end)]))
 
     def _end(self, ending: list[LiveRequest], reason: FinishReason, error: str | None = None) -> StepReport:
         now = self._clock()
@@ -152,6 +176,7 @@ class Ledger:
 
     def _remove(self, live: LiveRequest, event: RequestFinished) -> None:
         del self._live[live.request.request_id]
+        self._num_unplaced[live.request.tier] -= live.scheduled_s is None and not live.request.is_inquiry
         if live.is_sent:
             self.num_sent -= 1
         elif live in self._unsent:

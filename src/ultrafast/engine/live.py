@@ -100,6 +100,11 @@ class LiveRequest:
         checked = self.checked(event)
         return dataclasses.replace(checked, reason=FinishReason.STOP) if checked.reason is FinishReason.ABORT else checked
 
+    def delivered(self, event: RequestFinished) -> RequestFinished:
+        """The same with the tokens that its reader delivered, if it says: those behind a stop string are nobody's."""
+        num_tokens = self.stream.num_delivered
+        return event if num_tokens is None else dataclasses.replace(event, num_output_tokens=num_tokens)
+
     def finished_here(self, reason: FinishReason, at_s: float, error: str | None = None) -> RequestFinished:
         """Return a terminal event for a request that no child will finish."""
         return RequestFinished(

@@ -234,6 +234,8 @@ class EngineLoop:
 
     def _start(self, request: Request) -> list[Event]:
         now = self._clock()
+        if request.is_inquiry:
+            return self._scheduler.add(request, now)
         try:
             self._executor.begin_request(request)
         except InvalidRequestError as reason:

@@ -24,9 +24,25 @@ class EngineStream:
         is_stopped: the reader has all that it wants (a stop string was found): the end that follows is no abort.
         shortcut: shown an event that comes while the reader waits and nothing is queued; True = it has dealt with it, and the
             reader sleeps on. What it raises ends the reader's iteration.
+        is_counted: set by a reader that may deliver less than it gets (stop strings): how many tokens the request had is what it
+            says in `num_delivered` before it leaves.
+        on_read: called once when the reader of an ended, counted request leaves.
     """
 
-    __slots__ = ("_error", "_events", "_is_over", "_on_abort", "_waiter", "is_stopped", "request_id", "shortcut")
+    __slots__ = (
+        "_error",
+        "_events",
+        "_is_over",
+        "_on_abort",
+        "_waiter",
+        "is_counted",
+        "is_left",
+        "is_stopped",
+        "num_delivered",
+        "on_read",
+        "request_id",
+        "shortcut",
+    )
 
     def __init__(self, request_id: str, on_abort: Callable[[str], None]) -> None:
         self.request_id = request_id
@@ -36,6 +52,10 @@ class EngineStream:
         self._is_over = False
         self._error: Exception | None = None
         self.is_stopped = False
+        self.is_left = False
+        self.is_counted = False
+        self.num_delivered: int | None = None
+        self.on_read: Callable[[], None] | None = None
         self.shortcut: Callable[[Event], bool] | None = None
 
     def __aiter__(self) -> Self:
@@ -79,9 +99,13 @@ class EngineStream:
             return False
 
     def abort(self) -> None:
-        """Ask for the end of the request; its `RequestFinished` still comes. Does nothing when it has ended."""
+        """Leave: ask for the end of the request, unless it has ended; its `RequestFinished` still comes."""
+        self.is_left = True
         if not self._is_over:
             self._on_abort(self.request_id)
+        elif self.on_read is not None:
+            on_read, self.on_read = self.on_read, None
+            on_read()
 
     def stop(self) -> None:
         """The answer is complete, whatever the engine would still make of it; its `RequestFinished` says STOP."""

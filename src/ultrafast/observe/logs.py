@@ -102,4 +102,6 @@ def _stamp(record: logging.LogRecord) -> str:
 
 
 def _plain(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    # A client's own request id must not look like a field of ours.
+    return json.dumps(text) if "=" in text or '"' in text else text

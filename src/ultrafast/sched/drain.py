@@ -1,11 +1,15 @@
 """How fast the queue drains, measured, and when a refused client should come back.
 
-    own rate(rank)    = requests of this tier that got a place / time during which such requests waited
+    own rate(rank)    = requests of this tier that left the queue / time during which such requests waited
     common rate(rank) = the same of this and all more urgent tiers together
 
+Two things are measured so: places (who got one) tell how long the wait for a place is, departures (who got one, gave up or waited
+in vain) how soon the queue has room again. A queue whose requests all expire gives no places and still empties.
+
 Only time with a backlog counts: without one, the rate would tell how fast requests arrive, not how fast they could be served. Old
-time fades with a half-life of about `HALF_LIFE_S`. A wait is the longer one of what both rates say: the common rate knows who is
-ahead now, the tier's own knows that more urgent ones will keep coming.
+time fades with a half-life of about `HALF_LIFE_S`; and once a queue has been empty for `FORGET_S`, it is over that it was slow. A
+wait is the longer one of what both rates say: the common rate knows who is ahead now, the tier's own knows that more urgent ones
+will keep coming.
 
 Refused clients get slots one after the other, each one place further down the queue, so that they do not come back as a herd. As
 long as slots are promised, newcomers leave room in the queue (see `gate.py`) for those who come when told.
@@ -18,6 +22,8 @@ from collections import deque
 from collections.abc import Sequence
 
 HALF_LIFE_S = 30.0
+FORGET_S = 8.0
+"""Short beside the two minutes of the largest advice, and longer than the gaps between bursts of one load."""
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 120.0
 _JITTER = 0.2
@@ -25,6 +31,7 @@ _JITTER_SLOTS = 10.0
 _UNKNOWN_RATE = 1.0
 _GOLDEN = 0.6180339887498949
 _GRACE_S = 1.0
+_SAME_S = 1e-9
 
 
 class Drain:
@@ -33,12 +40,12 @@ class Drain:
     def __init__(self, num_ranks: int) -> None:
         self._own = [_Rate() for _ in range(num_ranks)]
         self._common = [_Rate() for _ in range(num_ranks)]
-        self._next_slot_s = [0.0] * num_ranks
+        self._slots_s: list[list[float]] = [[] for _ in range(num_ranks)]
         self._promised: list[deque[float]] = [deque() for _ in range(num_ranks)]
         self._num_told = 0
         self._had_backlog = False
 
-    def step_finished(self, duration_s: float, num_started: Sequence[int], num_waiting: Sequence[int]) -> None:
+    def step_finished(self, duration_s: float, num_started: Sequence[int], num_waiting: Sequence[int], now: float) -> None:
         """Book one step: requests that got their first place in it, and those that wait after it, by rank."""
         has_backlog = any(num_waiting)
         if not (has_backlog or self._had_backlog):
@@ -48,22 +55,40 @@ class Drain:
         for rank, (own, common) in enumerate(zip(self._own, self._common, strict=True)):
             started += num_started[rank]
             waiting += num_waiting[rank]
-            own.book(duration_s, num_started[rank], has_backlog=num_waiting[rank] > 0)
-            common.book(duration_s, started, has_backlog=waiting > 0)
+            own.book(duration_s, num_started[rank], now, has_backlog=num_waiting[rank] > 0)
+            common.book(duration_s, started, now, has_backlog=waiting > 0)
 
-    def rate(self, rank: int) -> float | None:
-        """Requests of this tier that get a place per second, at the expense of no other; None before anything was measured."""
-        rates = [rate for rate in (self._common[rank].per_s(), self._own[rank].at_most_per_s()) if rate is not None]
-        return min(rates) if self._common[rank].per_s() is not None else None
+    def gave_up(self, rank: int) -> None:
+        """Book one that left the queue without a place: it expired, or its client went away."""
+        for rate in (self._own[rank], *self._common[rank:]):
+            rate.book_departure()
 
-    def wait_s(self, rank: int, num_waiting: Sequence[int]) -> float | None:
+    def rate(self, rank: int, now: float) -> float | None:
+        """Requests of this tier that leave the queue per second, at the expense of no other; None = not measured yet."""
+        common = self._common[rank].departures_per_s(now)
+        own = self._own[rank].departures_at_most_per_s(now)
+        return common if common is None or own is None else min(common, own)
+
+    def wait_s(self, rank: int, num_waiting: Sequence[int], now: float) -> float | None:
         """How long one more of a tier will wait for a place, seconds; None before anything was measured.
 
         Args:
             rank: of its tier.
             num_waiting: requests that wait now, by rank.
+            now: seconds.
         """
-        common, own = self._common[rank].per_s(), self.rate(rank)
+        common, own = self._common[rank].places_per_s(now), self._own[rank].places_at_most_per_s(now)
+        if common is None:
+            return None
+        own = common if own is None else min(common, own)
+        return max((sum(num_waiting[: rank + 1]) + 1) / common, (num_waiting[rank] + 1) / own)
+
+    def turn_s(self, rank: int, num_waiting: Sequence[int], now: float) -> float | None:
+        """When all who wait now, and one more, will have left the queue, seconds; None before anything was measured.
+
+        Never later than `wait_s`: who is ahead may also leave without a place.
+        """
+        common, own = self._common[rank].departures_per_s(now), self.rate(rank, now)
         if common is None or own is None:
             return None
         return max((sum(num_waiting[: rank + 1]) + 1) / common, (num_waiting[rank] + 1) / own)
@@ -76,47 +101,100 @@ class Drain:
             wait_s: how long it takes until coming back makes sense; None = unknown.
             now: seconds.
         """
-        rate = self.rate(rank) or _UNKNOWN_RATE
-        slot_s = max(now + (1.0 / rate if wait_s is None else wait_s), self._next_slot_s[rank])
+        rate = self.rate(rank, now) or _UNKNOWN_RATE
+        first_s = now + (1.0 / rate if wait_s is None else wait_s)
+        slot_s = self._free_slot_s(rank, first_s, rate, now)
         self._num_told += 1
         # Evenly spread without a random source: multiples of the golden ratio, modulo 1 (Weyl sequence).
         spread = _JITTER * ((self._num_told * _GOLDEN) % 1.0)
         if slot_s - now > MAX_RETRY_S:  # too far away for a promise, and no reason to send the next one further
             return MAX_RETRY_S * (1.0 - spread)
-        self._next_slot_s[rank] = slot_s + 1.0 / rate
-        retry_s = min(max(slot_s - now + spread * min(slot_s - now, _JITTER_SLOTS / rate), MIN_RETRY_S), MAX_RETRY_S)
+        insort(self._slots_s[rank], slot_s)
+        retry_s = slot_s - now + spread * min(slot_s - now, _JITTER_SLOTS / rate)
+        retry_s = min(max(retry_s, MIN_RETRY_S * (1.0 + spread)), MAX_RETRY_S)
         insort(self._promised[rank], now + retry_s)
         return retry_s
 
     def num_promised(self, rank: int, num_places: int, now: float) -> int:
         """Clients of a tier that were told to come back, and should do so before `num_places` of its queue have drained."""
+        until_s = now + num_places / (self.rate(rank, now) or _UNKNOWN_RATE)
         promised = self._promised[rank]
         while promised and promised[0] + _GRACE_S < now:
             promised.popleft()
-        until_s = now + num_places / (self.rate(rank) or _UNKNOWN_RATE)
         return min(num_places, bisect_right(promised, until_s))
+
+    def _free_slot_s(self, rank: int, first_s: float, rate: float, now: float) -> float:
+        """The first slot from `first_s` on that is nobody's. Slots of a slower time, further apart, have room between them.
+
+        taken   |  |  |  |        |        |      1/rate apart since the queue drains faster
+        free                ^
+        """
+        slots = self._slots_s[rank]
+        del slots[: bisect_right(slots, now)]
+        begin = low = bisect_right(slots, first_s - 1.0 / rate + _SAME_S)
+        high = len(slots)
+        while low < high:  # the end of those that stand close together
+            middle = (low + high) // 2
+            if slots[middle] > first_s + (middle - begin) / rate + _SAME_S:
+                high = middle
+            else:
+                low = middle + 1
+        return first_s + (low - begin) / rate
 
 
 class _Rate:
-    """Places over time with a backlog, both fading."""
+    """Departures from the queue over time with a backlog, all fading."""
 
     def __init__(self) -> None:
         self._num_started = 0.0
+        self._num_left = 0.0
         self._backlog_s = 0.0
         self._had_backlog = False
+        self._backlog_until_s = 0.0
 
-    def book(self, duration_s: float, num_started: int, *, has_backlog: bool) -> None:
+    def book(self, duration_s: float, num_started: int, now: float, *, has_backlog: bool) -> None:
         # Those who found a free place waited for nobody: they say nothing about how fast places become free.
         if self._had_backlog:
             keep = 0.5 ** (duration_s / HALF_LIFE_S)
             self._num_started = self._num_started * keep + num_started
+            self._num_left = self._num_left * keep + num_started
             self._backlog_s = self._backlog_s * keep + duration_s
+        if has_backlog:
+            self._forget_if_idle(now)
+            self._backlog_until_s = now
         self._had_backlog = has_backlog
 
-    def per_s(self) -> float | None:
-        """None before anything was measured."""
-        return self._num_started / self._backlog_s if self._num_started > 0 and self._backlog_s > 0 else None
+    def book_departure(self) -> None:
+        if self._had_backlog:
+            self._num_left += 1.0
 
-    def at_most_per_s(self) -> float | None:
-        """The same for one that may be starved: not even one place in so much time. None before there was a backlog."""
-        return max(self._num_started, 1.0) / self._backlog_s if self._backlog_s > 0 else None
+    def places_per_s(self, now: float) -> float | None:
+        """None before anything was measured."""
+        return self._per_s(self._num_started, now)
+
+    def departures_per_s(self, now: float) -> float | None:
+        """None before anything was measured; that nobody left for a while is something."""
+        is_starved = self._backlog_s > 1.0 / _UNKNOWN_RATE
+        return self.departures_at_most_per_s(now) if is_starved else self._per_s(self._num_left, now)
+
+    def places_at_most_per_s(self, now: float) -> float | None:
+        """As `places_per_s` for one that may be starved: not even one place in so much time. None before there was a backlog."""
+        return self._per_s(max(self._num_started, 1.0), now)
+
+    def departures_at_most_per_s(self, now: float) -> float | None:
+        """As `places_at_most_per_s`."""
+        return self._per_s(max(self._num_left, 1.0), now)
+
+    def _per_s(self, num: float, now: float) -> float | None:
+        if num <= 0 or self._backlog_s <= 0:
+            return None
+        rate = num / self._backlog_s
+        return None if rate < _UNKNOWN_RATE and self._is_over(now) else rate
+
+    def _is_over(self, now: float) -> bool:
+        return not self._had_backlog and now - self._backlog_until_s > FORGET_S
+
+    def _forget_if_idle(self, now: float) -> None:
+        """Before a new backlog: what an old one told that was slow must not outweigh what is seen now."""
+        if self._backlog_s > 0 and self._num_left < self._backlog_s * _UNKNOWN_RATE and self._is_over(now):
+            self._num_started = self._num_left = self._backlog_s = 0.0

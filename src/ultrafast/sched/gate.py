@@ -79,8 +79,8 @@ class Gate:
         rank, state = live.rank, self._state
         if reason is DropReason.SLO_UNREACHABLE:
             return Verdict(live.tier, reason, is_refused=True)
-        wait_s = state.drain.wait_s(rank, state.num_waiting)
-        rate = state.drain.rate(rank)
+        wait_s = state.drain.turn_s(rank, state.num_waiting, now)
+        rate = state.drain.rate(rank, now)
         if reason is not DropReason.SLO_AT_RISK and rate is not None:
             wait_s = max(1, state.waiting.num_of(rank) // _RETRY_QUEUE_SHARE) / rate
         return Verdict(live.tier, reason, is_refused=True, retry_after_s=state.drain.retry_after_s(rank, wait_s, now))
@@ -96,6 +96,8 @@ class Gate:
         num_free = max(0, state.limits.max_num_running - len(state.running))
         if state.num_queued(rank) >= limit + num_free:
             return DropReason.QUEUE_FULL
+        if state.num_queued(rank) < num_free:
+            return None
         num_tokens = state.waiting.num_tokens_of(rank)
         # A prompt that is larger than the bound alone must not be refused for ever.
         if token_limit and num_tokens and num_tokens + live.num_tokens > token_limit:
@@ -118,18 +120,18 @@ class Gate:
         prefills = (other for other in state.running if not other.is_decoding and other.urgency <= rank)
         ahead_s = token_s * sum(other.num_remaining for other in prefills)
         step_s = state.last_step_s if state.running else 0.0
-        if waited_s + self._wait_s(rank) + busy_s + ahead_s + step_s > ttft_s:
+        if waited_s + self._wait_s(rank, now) + busy_s + ahead_s + step_s > ttft_s:
             return DropReason.SLO_AT_RISK
         return None
 
-    def _wait_s(self, rank: int) -> float:
+    def _wait_s(self, rank: int, now: float) -> float:
         """Predicted wait for a place; 0 when one can be had at once."""
         state = self._state
         num_ahead = self._num_ahead(rank)
         has_place = len(state.running) < state.limits.max_num_running or any(live.urgency > rank for live in state.running)
         if has_place and not num_ahead:
             return 0.0
-        return state.drain.wait_s(rank, state.num_waiting) or 0.0
+        return state.drain.wait_s(rank, state.num_waiting, now) or 0.0
 
     def _num_ahead(self, rank: int) -> int:
         return sum(self._state.waiting.num_of(other) for other in range(rank + 1))

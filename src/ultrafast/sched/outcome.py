@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ultrafast.core.events import PrefillChunk, StepFinished, TokenProduced
+from ultrafast.core.events import DEAD_END, PrefillChunk, StepFinished, TokenProduced
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
 from ultrafast.kv.segment import SequenceKv
@@ -62,7 +62,8 @@ def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: flo
             assert live.sequence is not None, f"{live.request_id} got a token after its end"
             _take_token(state, live, one, now)
         if item.request_id in failed:
-            state.finish(live, FinishReason.ERROR, now, failed[item.request_id])
+            code = DEAD_END if item.request_id in result.dead_ends else None
+            state.finish(live, FinishReason.ERROR, now, failed[item.request_id], error_code=code)
 
 
 def _draws_by_request(sampled: Sequence[SampledToken]) -> Mapping[str, Sequence[SampledToken]]:

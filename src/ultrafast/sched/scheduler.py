@@ -110,7 +110,8 @@ class Scheduler:
     def add(self, request: Request, now: float) -> list[Event]:
         """Take a request, whose id must not be that of a live one.
 
-        It finishes at once when it can never run (ERROR), has nothing left to produce (LENGTH) or is refused (REJECT).
+        It finishes at once when it can never run (ERROR), has nothing left to produce (LENGTH), is refused (REJECT), or only
+        asked whether it would be (ABORT).
         """
         assert request.request_id not in self._state.live, f"request id {request.request_id} is already live"
         assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
@@ -212,7 +213,7 @@ class Scheduler:
         worked = Worked(plan.work, state.live, coefficients, len(state.limits.tiers))
         state.interruptions.step_finished(result)
         if result.status is StepStatus.OK and plan.work:
-            self._book_shares(worked, duration_s, item_s(coefficients))
+            self._book_shares(worked, duration_s, item_s(coefficients), now)
             outcome.book(state, plan, worked, result, now)
             self._learn(plan, worked, result)
         else:
@@ -229,11 +230,14 @@ class Scheduler:
 
     def _enqueue(self, live: LiveRequest, now: float) -> None:
         state, tiers = self._state, self._state.limits.tiers
-        if not live.request.is_admitted:
+        if not (live.request.is_admitted or live.request.is_inquiry):
             state.reservations.arrived(live, now)
         verdict = self._gate.judge(live, now)
         if verdict.is_refused:
             state.finish(live, FinishReason.REJECT, now, drop_reason=verdict.reason, retry_after_s=verdict.retry_after_s)
+            return
+        if live.request.is_inquiry:
+            state.finish(live, FinishReason.ABORT, now)
             return
         if verdict.tier is not live.tier:
             live.downgrade_reason = verdict.reason
@@ -249,18 +253,21 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         """End those that waited as long as they may for a first place."""
         state = self._state
-        for live in state.deadlines.pop_due(now):
-            wait_s = state.drain.wait_s(live.rank, state.num_waiting)
+        due = list(state.deadlines.pop_due(now))
+        for live in due:  # all of them first: none waits behind another that leaves now
+            state.leave_queue(live)
+        for live in due:
+            wait_s = state.drain.turn_s(live.rank, state.num_waiting, now)
             retry_after_s = state.drain.retry_after_s(live.rank, wait_s, now)
             state.finish(live, FinishReason.EXPIRE, now, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=retry_after_s)
 
-    def _book_shares(self, worked: Worked, duration_s: float, one_item_s: float) -> None:
+    def _book_shares(self, worked: Worked, duration_s: float, one_item_s: float, now: float) -> None:
         """Before the outcome: a request that ends with this step has used it too."""
         state = self._state
         waiting = state.waiting.nums()
         wanting = [rank for rank, num_waiting in enumerate(waiting) if num_waiting or state.num_holding[rank]]
         state.shares.step_finished(duration_s, wanting, worked.costs_s, one_item_s)
-        state.drain.step_finished(duration_s, state.num_started, waiting)
+        state.drain.step_finished(duration_s, state.num_started, waiting, now)
         state.num_started = [0] * len(waiting)
         state.last_step_s = duration_s
 

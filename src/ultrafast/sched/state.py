@@ -211,6 +211,12 @@ class SchedulerState:
         self.waiting.push(live)
         self.emit(RequestPreempted(live.request_id, now, live.tier))
 
+    def leave_queue(self, live: LiveRequest) -> None:
+        """It gets no place any more, and waits in nobody's way; `finish` must follow. Once more does nothing."""
+        if self.waiting.discard(live) and live.scheduled_s is None:
+            self.drain.gave_up(live.rank)
+        self.followers.discard(live)
+
     def finish(
         self,
         live: LiveRequest,
@@ -220,13 +226,13 @@ class SchedulerState:
         *,
         drop_reason: DropReason | None = None,
         retry_after_s: float | None = None,
+        error_code: str | None = None,
     ) -> None:
         """From any state to gone. Success leaves its KV in the cache; any other end frees it."""
         if live.state in (RequestState.RUNNING, RequestState.PAUSED):
             self._leave(live)
         else:
-            self.waiting.discard(live)
-            self.followers.discard(live)
+            self.leave_queue(live)
         self.restorer.discard(live)
         if live.sequence is not None:
             if reason in (FinishReason.STOP, FinishReason.LENGTH):
@@ -238,6 +244,8 @@ class SchedulerState:
         event = live.finished_event(reason, now, error, drop_reason, retry_after_s if drop_reason else None)
         live.state = RequestState.FINISHED
         del self.live[live.request_id]
+        if error_code is not None:
+            event = replace(event, error_code=error_code)
         self.emit(event)
 
     def _leave(self, live: LiveRequest) -> None:

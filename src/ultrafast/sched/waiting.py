@@ -55,9 +55,11 @@ class WaitingQueue:
         self._lanes[live.rank].pop(live)
         self._num -= 1
 
-    def discard(self, live: LiveRequest) -> None:
-        """Take out a request that ends, wherever it stands. It must not be pushed again."""
-        self._num -= self._lanes[live.rank].discard(live)
+    def discard(self, live: LiveRequest) -> bool:
+        """Take out a request that ends, wherever it stands; returns whether it was there. It must not be pushed again."""
+        was_there = self._lanes[live.rank].discard(live)
+        self._num -= was_there
+        return was_there
 
 
 class _Lane:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import EngineFailedError, UnavailableError
-from ultrafast.core.events import Event, RequestFinished, RequestScheduled, TokenProduced
+from ultrafast.core.events import DEAD_END, Event, RequestFinished, RequestScheduled, TokenProduced
 from ultrafast.core.request import TIER_SLO, FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.accounting import CallAccount
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent
 from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.ports import EnginePort, EngineStream
-from ultrafast.serving.refusals import refusal
+from ultrafast.serving.refusals import dead_end, refusal
 from ultrafast.serving.stream import ChoiceStream, OutputPlan
 from ultrafast.serving.supersede import Claim
 
@@ -95,6 +95,8 @@ class Generation:
             for stream in streams:
                 stream.abort()
             raise
+        for stream in streams:
+            stream.is_counted = self._call.output.stops is not None
         self._claim.watch(streams)
         self._streams = streams
         # The events of several streams meet in one queue, which nothing may overtake.
@@ -175,7 +177,9 @@ class Generation:
 
     def _raise_failure(self, finished: RequestFinished) -> None:
         if finished.reason in (FinishReason.REJECT, FinishReason.EXPIRE):
-            raise refusal(finished)
+            raise refusal(finished, self._call.slo)
+        if finished.reason is FinishReason.ERROR and finished.error_code == DEAD_END:
+            raise dead_end(finished)
         if finished.reason is FinishReason.ERROR:
             raise EngineFailedError(finished.error or "the engine could not finish this request")
         if finished.reason is FinishReason.ABORT:
@@ -203,6 +207,7 @@ class Generation:
             events.append(delta)
         if finished is not None or choice.is_stopped:
             self._is_done[choice.index] = True
+            self._streams[choice.index].num_delivered = choice.num_tokens
             if finished is None:
                 self._streams[choice.index].stop()
             self.num_open -= 1

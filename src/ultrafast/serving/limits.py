@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ultrafast.core.errors import ContextLengthError, InvalidRequestError
+from ultrafast.core.tiers import ServiceTier, TierPolicy
 from ultrafast.serving.contract import GenerationOptions
 from ultrafast.serving.ports import Tokenizer
 from ultrafast.serving.sampling import SamplingDefaults
@@ -54,6 +55,37 @@ def output_limit(options: GenerationOptions, defaults: SamplingDefaults, num_pro
     if options.min_tokens > limit:
         raise InvalidRequestError(f"min_tokens {options.min_tokens} is above the output limit of {limit}", param="min_tokens")
     return limit
+
+
+def check_sequences_fit(num_sequences: int, num_tokens: int, num_places: int, tier: ServiceTier, policy: TierPolicy) -> None:
+    """Refuse a call whose sequences can never be in the engine together, however idle it is; see `sched.gate`.
+
+    Args:
+        num_sequences: prompts times choices.
+        num_tokens: of all their prompts together.
+        num_places: sequences that may run at once.
+        tier: the tier that serves; a call of several sequences is not moved to another one.
+        policy: its bounds.
+
+    Raises:
+        InvalidRequestError: more than the places and the tier's queue hold.
+    """
+    most = num_places + policy.max_num_waiting
+    hint = "ask for fewer choices (n) or prompts per call; several calls can come one after the other"
+    if num_sequences > 1 and num_sequences > most:
+        raise InvalidRequestError(
+            f"this call asks for {num_sequences} sequences at once (n times prompts), and this server takes at most {most}: "
+            f"{num_places} places (engine.max_num_running), {policy.max_num_waiting} in the queue (tiers.{tier}.max_num_waiting)",
+            param="n",
+            hint=hint,
+        )
+    if num_sequences > num_places and 0 < policy.max_waiting_tokens < num_tokens:
+        raise InvalidRequestError(
+            f"the {num_sequences} sequences of this call have {num_tokens} prompt tokens together, and have to wait for "
+            f"{num_places} places; at most {policy.max_waiting_tokens} may wait (tiers.{tier}.max_waiting_tokens)",
+            param="n",
+            hint=hint,
+        )
 
 
 def check_token_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ultrafast.core.events import Event
 from ultrafast.core.request import Request
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.options import EngineFacts
 
 
@@ -49,7 +50,11 @@ class EngineStream(Protocol):
 
     Attributes:
         shortcut: shown an event that comes while the reader waits for one; True = dealt with, the reader does not get it.
+        is_counted: set it when fewer tokens may be delivered than come; `num_delivered` then says how many, before the end.
     """
+
+    is_counted: bool
+    num_delivered: int | None
 
     shortcut: Callable[[Event], bool] | None
 
@@ -70,6 +75,13 @@ class EnginePort(Protocol):
     @property
     def facts(self) -> EngineFacts:
         """What the engine really got; valid once it is ready."""
+        ...
+
+    def looks_full(self, tier: ServiceTier, *, wholly: bool = False) -> bool:
+        """Whether a request of this tier may be refused for want of room, so that asking first (`is_inquiry`) is worth it.
+
+        `wholly`: whether it probably will be, by what was submitted so far.
+        """
         ...
 
     def submit(self, request: Request) -> EngineStream:

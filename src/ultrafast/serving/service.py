@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import EngineFailedError, InvalidRequestError, ModelNotFoundError
-from ultrafast.core.tiers import ServiceTier
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.engine.options import EngineFacts
 from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptions, ServingEvent
 from ultrafast.serving.detokenize import decode_tokens
 from ultrafast.serving.generation import Generation, PreparedCall
+from ultrafast.serving.inquiry import inquire
 from ultrafast.serving.lane import DeltaLane
-from ultrafast.serving.limits import check_text_fits, check_token_ids, longest_piece_bytes, output_limit
+from ultrafast.serving.limits import check_sequences_fit, check_text_fits, check_token_ids, longest_piece_bytes, output_limit
 from ultrafast.serving.merge import MergedStreams
 from ultrafast.serving.ports import EnginePort, Tokenizer
 from ultrafast.serving.prompts import Conversation, PromptBuilder
@@ -38,6 +39,8 @@ _INLINE_CHARS = 4096
 _HUGE_CHARS = 256 * 1024
 """Text that may take seconds: it has a thread of its own and delays only its like."""
 _NUM_WORKERS = 2
+_MAX_INQUIRIES = 2
+"""Of a burst, all may ask before the first has taken its place: they all have room then, and ask once more."""
 MAX_CHOICES = 128
 DETERMINISTIC_SEED = 0
 """Of deterministic calls that bring none."""
@@ -68,9 +71,12 @@ class Service:
         defaults: SamplingDefaults | None = None,
         template_source: str | None = None,
         prompts: PromptBuilder | None = None,
+        policies: Mapping[ServiceTier, TierPolicy] | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         """`template_source` replaces the model's own chat template; `prompts` replaces the builder made of it and the tokenizer.
+
+        `policies`: the tiers' bounds; None = the defaults.
 
         Raises:
             ModelFileError: the chat template does not compile.
@@ -80,6 +86,7 @@ class Service:
         self._model_id = model_id
         self._created_s = created_s
         self._defaults = defaults or SamplingDefaults()
+        self._policies = policies or dict(zip(ServiceTier, DEFAULT_POLICIES, strict=True))
         self._clock = clock
         self._superseding = Superseding()
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="prompt")
@@ -103,11 +110,11 @@ class Service:
             OverloadedError: it was refused or waited too long.
             SupersededError: the client sent a newer call in its place.
         """
-        return self._answer(call.model, call.options.supersede_key, lambda: self._prepare_chat(call), lane)
+        return self._answer(call, lambda: self._prepare_chat(call), lane)
 
     def complete(self, call: CompletionCall, lane: DeltaLane | None = None) -> AsyncGenerator[ServingEvent, None]:
         """Continue one or more texts. Same events and errors as `chat`."""
-        return self._answer(call.model, call.options.supersede_key, lambda: self._prepare_completion(call), lane)
+        return self._answer(call, lambda: self._prepare_completion(call), lane)
 
     async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Return the tokens of a text, which may be longer than the context.
@@ -201,6 +208,7 @@ class Service:
         options = call.options
         is_deterministic = self._is_deterministic(options)
         seed = concrete_seed(DETERMINISTIC_SEED if is_deterministic and options.seed is None else options.seed)
+        self._check_room(options, len(prompts), sum(len(prompt) for prompt in prompts))
         max_request_tokens = self._engine.facts.max_request_tokens
         limits = [output_limit(options, self._defaults, len(prompt), max_request_tokens) for prompt in prompts]
         return PreparedCall(
@@ -223,15 +231,12 @@ class Service:
         )
 
     async def _answer(
-        self,
-        model: str,
-        supersede_key: tuple[str, str] | None,
-        prepare: Callable[[], Awaitable[PreparedCall]],
-        lane: DeltaLane | None,
+        self, call: ChatCall | CompletionCall, prepare: Callable[[], Awaitable[PreparedCall]], lane: DeltaLane | None
     ) -> AsyncGenerator[ServingEvent, None]:
         """The one generator between engine and edge; closing it aborts what still runs."""
-        self._check_model(model)
-        with self._superseding.claim(supersede_key) as claim:
+        self._check_model(call.model)
+        with self._superseding.claim(call.options.supersede_key) as claim:
+            await self._refuse_early(call)
             prepared = await prepare()
             claim.check()
             generation = Generation(prepared, self._engine, self._clock, claim, lane)
@@ -249,6 +254,23 @@ class Service:
             if generation.num_open:
                 raise EngineFailedError("the engine ended a stream without saying why")
             yield generation.completed()
+
+    async def _refuse_early(self, call: ChatCall | CompletionCall) -> None:
+        """Refuse what has no room before the work on its prompt, which costs more than all else of a refusal.
+
+        The engine decides by the rule that it has for the request itself; only then, when it seems to be full, is it asked first.
+        """
+        options = call.options
+        tier = options.requested_tier or ServiceTier.DEFAULT
+        if options.is_deterministic or not self._engine.looks_full(tier):
+            return
+        num_prompts = len(call.prompts) if isinstance(call, CompletionCall) else 1
+        self._check_options(options, num_prompts)
+        slo = options.slo if num_prompts * options.num_choices == 1 else replace(options.slo, is_movable=False)
+        for _ in range(_MAX_INQUIRIES):
+            await inquire(self._engine, call.request_id, tier, call.arrival_s, slo)
+            if not self._engine.looks_full(tier, wholly=True):
+                return
 
     async def _completion_tokens(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):
@@ -272,9 +294,16 @@ class Service:
             raise InvalidRequestError(
                 f"{num_prompts} prompts with {options.num_choices} choices each; the limit is {MAX_CHOICES}", param="n"
             )
-        self._is_deterministic(options)
+        self._check_room(options, num_prompts, 0)
         check_token_ids([token for token, _ in options.logit_bias], self._tokenizer.size, "logit_bias")
         check_token_ids(options.stop_token_ids, self._tokenizer.size, "stop_token_ids")
+
+    def _check_room(self, options: GenerationOptions, num_prompts: int, num_tokens: int) -> None:
+        """Refuse what can never be in the engine at once. `num_tokens`: of the prompts; 0 = not known yet."""
+        num_places = 1 if self._is_deterministic(options) else self._engine.facts.max_num_running
+        tier = options.requested_tier or ServiceTier.DEFAULT
+        num_choices = options.num_choices
+        check_sequences_fit(num_prompts * num_choices, num_tokens * num_choices, num_places, tier, self._policies[tier])
 
     def _is_deterministic(self, options: GenerationOptions) -> bool:
         """Whether a call runs alone: because it asks for it, or because all do here."""

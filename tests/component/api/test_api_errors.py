@@ -235,6 +235,7 @@ RAISED: list[tuple[UltrafastError, int, str, str]] = [
     (ContextLengthError("long"), 400, "context_length_exceeded", "invalid_request_error"),
     (ModelNotFoundError("no"), 404, "model_not_found", "invalid_request_error"),
     (UltrafastError("no", code="sla_unavailable"), 422, "sla_unavailable", "invalid_request_error"),
+    (InvalidRequestError("stuck", code="output_stuck"), 422, "output_stuck", "invalid_request_error"),
     (OverloadedError("busy", retry_after_s=1.5), 429, "slow_down", "rate_limit_error"),
     (EngineFailedError("broke"), 500, "engine_failed", "server_error"),
     (UnavailableError("down", retry_after_s=3), 503, "server_is_overloaded", "service_unavailable_error"),
@@ -379,9 +380,52 @@ async def test_large_bodies_declared_and_chunked() -> None:
 
 
 async def test_request_ids() -> None:
-    assert (await post(headers={"x-request-id": "abc-1.2_3:4"})).headers["x-request-id"] == "abc-1.2_3:4"
-    for bad in ("", "a b", "x" * 200, "a\tb", "<script>"):
+    """Printable ASCII of a sane length is the client's; anything else is replaced, and the answer names the id."""
+    printable = "".join(map(chr, range(32, 127))).strip()
+    for good in ("abc-1.2_3:4", "-1", "a b", "<id>", "x" * 128, printable):
+        answer = await post(b"{", headers={"x-request-id": good})
+        assert answer.headers["x-request-id"] == answer.json()["error"]["request_id"] == good
+    for bad in ("", "x" * 129, "a\tb", "caf\u00e9".encode(), b"\xe9", b"a\x7f"):
         assert (await post(headers={"x-request-id": bad})).headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize("value", ["caf\u00e9".encode(), "caf\u00e9".encode("latin-1")], ids=["utf-8", "latin-1"])
+@pytest.mark.parametrize("name", ["x-slo-ttft-ms", "x-slo-strict", "x-queue-ttl-ms", "x-request-priority", "content-type"])
+async def test_a_header_is_shown_as_it_was_meant(name: str, value: bytes) -> None:
+    answer = await post(headers={name: value})
+    assert answer.status_code in (400, 415)
+    assert "'caf\u00e9'" in answer.json()["error"]["message"]
+
+
+CASES: list[tuple[dict[str, Any], dict[str, str], str]] = [
+    ({"service_tier": "Priority"}, {}, "priority"),
+    ({"service_tier": "FLEX"}, {}, "flex"),
+    ({"mode": "Batch"}, {}, "batch"),
+    ({"cache": "OFF"}, {}, "off"),
+    ({"reasoning_effort": "High"}, {}, "high"),
+    ({"tool_choice": "Auto"}, {}, "auto"),
+    ({"messages": [{"role": "User", "content": "hi"}]}, {}, "user"),
+    ({"response_format": {"type": "Text"}}, {}, "text"),
+    ({}, {"x-request-priority": "Priority"}, "priority"),
+    ({}, {"x-request-priority": "LOW"}, "low"),
+    ({}, {"x-slo-strict": "True"}, "true"),
+]
+
+
+@pytest.mark.parametrize(("change", "headers", "right"), CASES)
+async def test_another_case_is_refused_with_the_right_spelling(
+    change: dict[str, Any], headers: dict[str, str], right: str
+) -> None:
+    answer = await post(HELLO | change, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["hint"] == f"values are written in lower case: {right}"
+
+
+async def test_another_value_gets_no_such_hint() -> None:
+    for change, headers in (({"service_tier": "Gold"}, {}), ({}, {"x-request-priority": "Gold"})):
+        answer = await post(HELLO | change, headers=headers)
+        assert answer.status_code == 400
+        assert "hint" not in answer.json()["error"]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,22 @@ async def test_a_client_that_leaves_aborts_its_request(before: tuple[str, ...], 
         assert (await post(port)).status_code == 200
 
 
+@pytest.mark.parametrize("body", [GOOD, STREAM], ids=["whole", "stream"])
+async def test_a_client_that_closes_its_sending_side_counts_as_gone(body: bytes) -> None:
+    """The same FIN as that of one that left: see docs/api.md."""
+    gate = Gate()
+    setup = make({"m": waiting(gate)})
+    async with listening(setup) as port:
+        reader, writer = await raw_request(port, CHAT, body)
+        await gate.entered.wait()
+        writer.write_eof()
+        await gate.left.wait()
+        await until(lambda: is_idle(setup))
+        assert await reader.read() == b""
+        assert (gate.num_aborted, aborted(setup)) == (1, 1)
+        writer.close()
+
+
 async def test_many_that_leave_keep_no_place() -> None:
     gate = Gate()
     setup = make({"w": waiting(gate, "a"), "e": playing(EngineFailedError("x"))})

@@ -75,7 +75,7 @@ async def test_a_senseless_objective_is_refused_by_name(header: str, value: str)
 
 async def test_a_requests_own_objectives_reach_serving() -> None:
     setup = make()
-    headers = {"x-slo-ttft-ms": "250", "x-slo-tpot-ms": "12.5", "x-slo-strict": "True", "x-queue-ttl-ms": "1000"}
+    headers = {"x-slo-ttft-ms": "250", "x-slo-tpot-ms": "12.5", "x-slo-strict": "true", "x-queue-ttl-ms": "1000"}
     async with client(setup) as http:
         await http.post(CHAT, json=HELLO, headers=headers)
     slo = setup.service.calls[-1].options.slo

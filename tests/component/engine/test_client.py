@@ -9,17 +9,20 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 import uvloop
 from tests.component.engine.scripted_child import POISON, Script, expected_text
+from tests.engine_facts import engine_facts
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import ConfigError, EngineFailedError, ModelFileError, UnavailableError
 from ultrafast.core.events import Event, RequestFinished, TokenProduced
 from ultrafast.core.request import FinishReason, Request, SamplingParams
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.health import EngineRestarted, EngineState, RecoveryPolicy
 from ultrafast.engine.messages import Loading, StepReport
@@ -165,6 +168,7 @@ async def kill_in_the_middle(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> Non
         first = [await read_tokens(stream, 20) for stream in streams]
         kill_child(client)
         await until(lambda: client.health().state is EngineState.RESTARTING)
+        assert client.health().has_work, "all eight wait for the next child"
         gate.open()
         for request, begun, stream in zip(requests, first, streams, strict=True):
             events = await collect(stream)
@@ -382,3 +386,21 @@ async def test_close_while_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert client.health().state is EngineState.STOPPED
+
+
+@pytest.mark.parametrize(("num_running", "num_unplaced", "is_worth"), [(0, 3, False), (0, 4, True), (2, 1, False), (2, 2, True)])
+async def test_it_is_worth_asking_first_once_a_quarter_of_the_queue_is_taken(
+    num_running: int, num_unplaced: int, is_worth: bool
+) -> None:
+    """Two places, and a queue of eight; what was submitted since the last step counts."""
+    policies = tuple(replace(policy, max_num_waiting=8) for policy in DEFAULT_POLICIES)
+    client = EngineClient(EngineOptions("none", tiers=policies))
+    assert client.looks_full(ServiceTier.DEFAULT) is False, "there is no engine yet"
+    client._supervisor.state = EngineState.READY
+    client._facts = engine_facts(max_num_running=2)
+    client._num_running = num_running
+    for i in range(num_unplaced):
+        client._ledger.add(make_request(f"r{i}"), EngineStream(f"r{i}", lambda _: None))
+    assert client.looks_full(ServiceTier.DEFAULT) is is_worth
+    assert client.looks_full(ServiceTier.DEFAULT, wholly=True) is False
+    assert client.looks_full(ServiceTier.FLEX) is False

@@ -16,6 +16,7 @@ from ultrafast.core.errors import ConfigError, InvalidRequestError, ModelFileErr
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import CopyPrefix, SequenceWork, StepPlan, StepStatus, TrimSequence
 from ultrafast.engine.llama.executor import LlamaExecutor
+from ultrafast.engine.llama.sampler import DeadEndError, SamplingError
 from ultrafast.engine.options import EngineOptions
 
 pytestmark = pytest.mark.integration
@@ -143,6 +144,17 @@ def test_grammar_is_obeyed_even_when_the_model_resists(executor: LlamaExecutor, 
         text = b"".join(executor.vocab.pieces[token] for token in tokens).decode()
         assert len(text) == 7
         assert text.replace("-", "").isdigit()
+
+
+def test_a_dead_end_is_told_from_a_broken_model(executor: LlamaExecutor, prompt: list[int]) -> None:
+    executor.begin_request(Request("r", tuple(prompt), SamplingParams(temperature=0)))
+    sampler = executor._samplers["r"]
+    with pytest.raises(DeadEndError):
+        sampler.draw(np.full(executor.vocab.size, -np.inf, dtype=np.float32), 0)
+    with pytest.raises(SamplingError, match="NaN") as caught:
+        sampler.draw(np.full(executor.vocab.size, np.nan, dtype=np.float32), 0)
+    assert not isinstance(caught.value, DeadEndError)
+    executor.end_request("r")
 
 
 def test_a_continued_output_resumes_its_grammar(executor: LlamaExecutor, prompt: list[int]) -> None:

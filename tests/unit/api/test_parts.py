@@ -66,7 +66,7 @@ async def nothing_comes() -> None:
 
 def test_request_ids_of_clients() -> None:
     assert exchange(x_request_id="good.id-1").request_id == "good.id-1"
-    assert exchange(x_request_id="bad id").request_id.startswith("req_")
+    assert exchange(x_request_id="bad\tid").request_id.startswith("req_")
     assert exchange().request_id != exchange().request_id
 
 

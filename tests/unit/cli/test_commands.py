@@ -65,7 +65,7 @@ def test_a_typo_in_the_file_ends_with_line_and_nearest_key(capsys, tmp_path, com
     [
         (["serve", "--prot", "1"], "--prot"),
         (["nonsense"], "nonsense"),
-        (["serve", "--port", "x"], "--port: server.port = 'x'"),
+        (["serve", "--port", "x"], "--port: server.port must be an integer, at least 0, at most 65535; got"),
         (["serve", "--set", "server.port"], "there is no `=`"),
         (["serve", "--set", "server.prt=1"], "unknown setting server.prt"),
         (["serve", "--port", "1", "--set", "server.port=2"], "given twice"),

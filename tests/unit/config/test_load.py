@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ultrafast.config.given import Given
 from ultrafast.config.keys import ENV_KEYS, SETTING_KEYS
-from ultrafast.config.load import Given, load_settings
+from ultrafast.config.load import load_settings
 from ultrafast.config.settings import Settings
 from ultrafast.core.errors import ConfigError
 
@@ -61,14 +62,16 @@ def test_an_unknown_key_is_refused_with_line_and_nearest_key(write_toml, text, l
 @pytest.mark.parametrize(
     ("text", "line", "part"),
     [
-        ("[server]\nport = '8080'\n", 2, "valid integer"),
+        ("[server]\nport = '8080'\n", 2, "an integer"),
         ("[server]\nport = 70000\n", 2, "65535"),
-        ("[engine]\nflash_attention = 1\n", 2, "valid boolean"),
+        ("[engine]\nflash_attention = 1\n", 2, "true or false"),
         ("[engine]\n\nkv_type_k = 'f15'\n", 3, "one of f32, f16"),
         ("[sampling]\ntop_p = 0.0\n", 2, "more than 0"),
         ("[server]\nkeepalive_interval_s = inf\n", 2, "finite"),
         ("[model]\npath_or_name = ''\n", 2, "at least 1 character"),
-        ("server = 3\n", 1, "unknown setting server"),
+        ("server = 3\n", 1, "server is a section, not a setting; got 3."),
+        ("[tiers]\nflex = 3\n", 2, "for example tiers.flex."),
+        ("[server.port]\nx = 1\n", 2, "server.port is a setting, not a section; it takes an integer"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_line(write_toml, text, line, part):
@@ -77,6 +80,60 @@ def test_a_wrong_value_is_refused_with_its_line(write_toml, text, line, part):
         load_settings({}, path)
     assert f"{path} line {line}: " in caught.value.message
     assert part in f"{caught.value.message} {caught.value.hint}"
+
+
+PORT = "server.port must be an integer, at least 0, at most 65535; got"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("port = '8080'", f'{PORT} "8080", which is text.', "Write it without quotes: server.port = 8080"),
+        ("port = true", f"{PORT} true, which is a truth value.", "The default is server.port = 8080"),
+        ("port = 70000", f"{PORT} 70000.", "The default is server.port = 8080"),
+        ("port = [1, 'a']", f'{PORT} [1, "a"], which is a list.', "The default is server.port = 8080"),
+        ("port = 1979-05-27", f"{PORT} 1979-05-27, which is a date or time.", "The default is server.port = 8080"),
+        ("host = 5", "server.host must be text; got 5, which is an integer.", 'The default is server.host = "127.0.0.1"'),
+    ],
+)
+def test_a_wrong_value_is_said_in_the_words_of_the_file(write_toml, text, message, hint):
+    path = write_toml(f"[server]\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings({}, path)
+    assert caught.value.message == f"{path} line 2: {message}"
+    assert caught.value.hint == hint
+
+
+def test_every_setting_says_what_it_wants(write_toml):
+    """Whatever the models grow: of a wrong value the message names place, setting, what it must be and what it got."""
+    for key in SETTING_KEYS.values():
+        sources = [
+            (f"{write_toml(f'{key.dotted} = 1979-05-27')} line 1", {}, None),
+            (f"environment {key.env_name}", {key.env_name: "\x01"}, None),
+            ("--set", {}, {key.dotted: Given("\x01", "--set")}),
+        ]
+        is_free_text = "text" in key.type_text and "list" not in key.type_text
+        for origin, environ, flags in sources[: 1 if is_free_text else 3]:
+            with pytest.raises(ConfigError) as caught:
+                load_settings(environ, None if environ or flags else write_toml(f"{key.dotted} = 1979-05-27"), flags)
+            assert caught.value.message.startswith(f"{origin}: {key.dotted} must be ")
+            assert key.type_text in caught.value.message
+            assert "got " in caught.value.message
+            assert caught.value.hint
+            assert not {"input should", "tuple", "valid "} & set(caught.value.message.split("; got")[0].split(": ", 1))
+
+
+@pytest.mark.parametrize("is_env", [True, False])
+def test_lists_are_given_as_json(is_env):
+    def load(text):
+        if is_env:
+            return load_settings({"ULTRAFAST_MODEL__PINNED_PROMPTS": text})
+        return load_settings({}, None, {"model.pinned_prompts": Given(text, "--set model.pinned_prompts")})
+
+    assert load('["Be brief, please.", "@file"]').settings.model.pinned_prompts == ("Be brief, please.", "@file")
+    for wrong in ("@file", '"@file"', "[1", "[1]"):
+        with pytest.raises(ConfigError, match="must be a list of texts"):
+            load(wrong)
 
 
 def test_broken_toml_names_the_line(write_toml):
@@ -114,7 +171,9 @@ def test_an_empty_variable_counts_as_not_set():
 
 
 def test_a_wrong_variable_names_itself():
-    with pytest.raises(ConfigError, match=r"environment ULTRAFAST_ENGINE__SWA_FULL: engine\.swa_full = 'maybe'"):
+    with pytest.raises(
+        ConfigError, match=r"environment ULTRAFAST_ENGINE__SWA_FULL: engine\.swa_full must be true or false; got \"maybe\""
+    ):
         load_settings({"ULTRAFAST_ENGINE__SWA_FULL": "maybe"})
 
 

@@ -2,7 +2,8 @@
 
 import logging
 
-from ultrafast.config.load import Given, load_settings
+from ultrafast.config.given import Given
+from ultrafast.config.load import load_settings
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import SamplingSettings
 

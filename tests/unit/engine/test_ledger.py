@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.events import Event, RequestFinished, RequestScheduled, TokenProduced
 from ultrafast.core.request import FinishReason, Request, SamplingParams
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.ledger import Ledger
 from ultrafast.engine.messages import StepReport
 from ultrafast.engine.stream import EngineStream
@@ -43,6 +45,7 @@ class Book:
         self.clock = ManualClock(100.0)
         self.ledger = Ledger(self.clock, max_request_crashes=3)
         self.streams: dict[str, EngineStream] = {}
+        self.observed: list[StepReport] = []
 
     def add(self, request: Request) -> None:
         stream = EngineStream(request.request_id, lambda _: None)
@@ -249,3 +252,63 @@ def test_a_crash_that_needs_two_requests_together_ends_too() -> None:
     pair.run()
     assert {end.reason for end in pair.ends.values()} == {FinishReason.LENGTH}
     assert pair.num_crashes < 40
+
+
+def _counted(name: str = "r") -> tuple[Book, EngineStream, Request]:
+    book = Book()
+
+    book.ledger = Ledger(book.clock, 3, book.observed.append)
+    request = make_request(name)
+    book.add(request)
+    book.ledger.take_unsent()
+    stream = book.streams[name]
+    stream.is_counted = True
+    return book, stream, request
+
+
+def test_observers_hear_of_as_many_tokens_as_were_delivered() -> None:
+    """The end comes with the tokens; only then does the reader find the stop string among them."""
+    book, stream, request = _counted()
+    report = StepReport(tokens=tokens("r", 5, 6, 7).tokens, finished=[finished(request, 3)])
+    assert book.ledger.apply(report).finished == []
+    assert len(book.ledger) == 0, "it lives no more"
+    assert [type(event) for event in book.events("r")] == [TokenProduced] * 3 + [RequestFinished]
+    stream.num_delivered = 1
+    stream.abort()
+    stream.abort()
+    assert [event.num_output_tokens for late in book.observed for event in late.finished] == [1]
+
+
+def test_a_reader_that_stopped_it_has_counted_already() -> None:
+    book, stream, request = _counted()
+    book.ledger.apply(tokens("r", 5, 6))
+    stream.num_delivered = 1
+    stream.stop()
+    seen = book.ledger.apply(StepReport(tokens=tokens("r", 7).tokens, finished=[finished(request, 3, FinishReason.ABORT)]))
+    assert [(event.reason, event.num_output_tokens) for event in seen.finished] == [(FinishReason.STOP, 1)]
+    assert book.observed == []
+
+
+def test_a_reader_that_went_away_keeps_nobody_waiting() -> None:
+    book, stream, request = _counted()
+    stream.abort()
+    seen = book.ledger.apply(StepReport(tokens=tokens("r", 7).tokens, finished=[finished(request, 1, FinishReason.ABORT)]))
+    assert [(event.reason, event.num_output_tokens) for event in seen.finished] == [(FinishReason.ABORT, 1)]
+
+
+def test_who_has_no_place_yet_is_counted_by_tier() -> None:
+    book = Book()
+    requests = [make_request(name) for name in ("a", "b", "c")]
+    for request in requests:
+        book.add(request)
+    book.add(replace(make_request("asks"), is_inquiry=True))
+    book.ledger.take_unsent()
+    assert book.ledger.num_unplaced(requests[0].tier) == 3
+    book.ledger.apply(StepReport(finished=[finished(make_request("asks"), 0, FinishReason.ABORT)]))
+    assert book.ledger.num_unplaced(requests[0].tier) == 3
+    book.ledger.apply(StepReport(scheduled=[RequestScheduled("a", 2.0, 0)]))
+    book.ledger.apply(StepReport(scheduled=[RequestScheduled("a", 3.0, 0)]))  # preempted, and back
+    assert book.ledger.num_unplaced(requests[0].tier) == 2
+    book.ledger.apply(StepReport(finished=[finished(requests[0], 0), finished(requests[1], 0, FinishReason.EXPIRE)]))
+    assert book.ledger.num_unplaced(requests[0].tier) == 1
+    assert book.ledger.num_unplaced(ServiceTier.ULTRAFAST) == 0

@@ -11,6 +11,7 @@ from tests.engine_facts import engine_facts
 from ultrafast.core.events import Event, RequestFinished, RequestScheduled, TokenProduced
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import TokenLogprobs
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.options import EngineFacts
 
 CONTROL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "[INST]", "[/INST]", "[TOOL_CALLS]")
@@ -84,6 +85,8 @@ class ScriptedStream:
         self.request = request
         self.shortcut: Callable[[Event], bool] | None = None
         self.is_aborted = False
+        self.is_counted = False
+        self.num_delivered: int | None = None
         self.is_stopped = False
         self._batches = batches
         self._hangs = hangs
@@ -112,6 +115,14 @@ class ScriptedEngine:
         self.hangs = hangs
         self.streams: list[ScriptedStream] = []
         self.error: Exception | None = None
+        self.is_full = False
+        self.num_filled_up = 0
+
+    def looks_full(self, tier: ServiceTier, *, wholly: bool = False) -> bool:
+        if wholly and self.num_filled_up:
+            self.num_filled_up -= 1
+            return True
+        return self.is_full and not wholly
 
     @property
     def requests(self) -> list[Request]:

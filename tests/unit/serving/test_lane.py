@@ -12,6 +12,7 @@ from tests.unit.serving.fakes import FakeTokenizer, facts, finished
 
 from ultrafast.core.events import RequestScheduled, TokenProduced
 from ultrafast.core.request import Request
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.stream import EngineStream
 from ultrafast.serving.contract import ChatCall, ChoiceFinished, Delta, GenerationOptions
 from ultrafast.serving.lane import DeltaLane
@@ -27,6 +28,9 @@ class Engine:
     facts: object = field(default_factory=facts)
     requests: list[Request] = field(default_factory=list)
     streams: list[EngineStream] = field(default_factory=list)
+
+    def looks_full(self, tier: ServiceTier, *, wholly: bool = False) -> bool:
+        return False
 
     def submit(self, request: Request) -> EngineStream:
         self.requests.append(request)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.serving.fakes import FakeTokenizer
 
 from ultrafast.core.errors import ContextLengthError, InvalidRequestError
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
 from ultrafast.serving.contract import GenerationOptions
-from ultrafast.serving.limits import check_text_fits, check_token_ids, longest_piece_bytes, output_limit
+from ultrafast.serving.limits import check_sequences_fit, check_text_fits, check_token_ids, longest_piece_bytes, output_limit
 from ultrafast.serving.sampling import SamplingDefaults
 
 DEFAULTS = SamplingDefaults()
@@ -50,3 +53,32 @@ def test_text_that_can_never_fit_is_refused_unread() -> None:
     check_text_fits("x" * (longest * 100 - 1), longest, 100, "prompt")
     with pytest.raises(ContextLengthError, match="100 tokens"):
         check_text_fits("x" * (longest * 100), longest, 100, "prompt")
+
+
+@pytest.mark.parametrize(
+    ("num_sequences", "num_tokens", "bounds", "named"),
+    [
+        (6, 600, {"max_num_waiting": 2}, None),
+        (7, 700, {"max_num_waiting": 2}, "at most 6: 4 places"),
+        (4, 9000, {"max_num_waiting": 0, "max_waiting_tokens": 100}, None),
+        (5, 100, {"max_num_waiting": 9, "max_waiting_tokens": 100}, None),
+        (5, 101, {"max_num_waiting": 9, "max_waiting_tokens": 100}, "have 101 prompt tokens together"),
+        (1, 9000, {"max_num_waiting": 0, "max_waiting_tokens": 100}, None),
+    ],
+)
+def test_more_sequences_than_ever_fit_are_the_clients_mistake(
+    num_sequences: int, num_tokens: int, bounds: dict[str, int], named: str | None
+) -> None:
+    policy = replace(DEFAULT_POLICIES[2], **bounds)
+
+    def check() -> None:
+        check_sequences_fit(num_sequences, num_tokens, 4, ServiceTier.DEFAULT, policy)
+
+    if named is None:
+        check()
+        return
+    with pytest.raises(InvalidRequestError, match=named) as caught:
+        check()
+    assert "tiers.default.max_" in caught.value.message
+    assert (caught.value.param, caught.value.code) == ("n", "invalid_value")
+    assert caught.value.hint

@@ -20,7 +20,7 @@ from ultrafast.core.errors import (
 )
 from ultrafast.core.events import TokenProduced
 from ultrafast.core.request import FinishReason
-from ultrafast.core.tiers import ServiceTier
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.serving.contract import (
     ChatCall,
     ChoiceFinished,
@@ -47,6 +47,7 @@ class World:
         text: str | list[str] = "Hello",
         template: str | None = templates.CHATML,
         script: Script | None = None,
+        policies: dict[ServiceTier, TierPolicy] | None = None,
         **engine: Any,
     ) -> None:
         self.tokenizer = FakeTokenizer(template)
@@ -57,6 +58,7 @@ class World:
             model_id="m",
             created_s=1,
             defaults=SamplingDefaults(temperature=0.5),
+            policies=policies,
             clock=ManualClock(10.25),
         )
 
@@ -421,3 +423,34 @@ async def test_times_of_a_restarted_clock_are_never_negative(make: Any) -> None:
     completed = (await collect(make(script=script).chat()))[-1]
     assert isinstance(completed, Completed)
     assert min(completed.timings.queue_s, completed.timings.compute_s, completed.timings.prefill_s, completed.timings.ttft_s) >= 0
+
+
+@pytest.mark.parametrize("kind", ["chat", "prompts"])
+async def test_what_no_idle_engine_has_room_for_never_reaches_it(make: Any, kind: str) -> None:
+    policies = {tier: replace(policy, max_num_waiting=2) for tier, policy in zip(ServiceTier, DEFAULT_POLICIES, strict=True)}
+    world = make(policies=policies)
+    most = world.engine.facts.max_num_running + 2
+
+    def ask(num: int) -> AsyncGenerator[ServingEvent, None]:
+        return world.chat(num_choices=num) if kind == "chat" else world.complete(*["a"] * num)
+
+    await collect(ask(most))
+    with pytest.raises(InvalidRequestError, match=f"at most {most}:"):
+        await collect(ask(most + 1))
+    assert len(world.engine.requests) == most
+
+
+@pytest.mark.parametrize("is_last", [True, False], ids=["with_the_end", "before_it"])
+async def test_the_engine_is_told_how_many_tokens_were_delivered(make: Any, is_last: bool) -> None:
+    """What stands behind a stop string is in no usage; whoever counts the engine's tokens must not count it either."""
+    world = make("abcSTOPde", engine_facts=facts())
+    play = world.engine.script
+    if is_last:  # the tokens and the end come in one batch
+        world.engine.script = lambda request: [tuple(event for batch in play(request) for event in batch)]
+    events = await collect(world.chat(stop=("STOP",)))
+    (stream,) = world.engine.streams
+    assert stream.is_counted
+    assert isinstance(events[-1], Completed)
+    assert stream.num_delivered == events[-1].usage.num_output_tokens == 3
+    await collect(world.chat())
+    assert not world.engine.streams[-1].is_counted

@@ -25,7 +25,7 @@ from ultrafast.engine.llama.grammar import GrammarCompiler, GrammarError
 from ultrafast.engine.llama.kv_state import KvState
 from ultrafast.engine.llama.lone_context import LoneModel
 from ultrafast.engine.llama.model import Model
-from ultrafast.engine.llama.sampler import CandidateArray, SamplingError, SequenceSampler
+from ultrafast.engine.llama.sampler import CandidateArray, DeadEndError, SamplingError, SequenceSampler
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.llama.warmup import StepSample, warm_up
 from ultrafast.engine.options import EngineFacts, EngineOptions
@@ -192,11 +192,16 @@ class LlamaExecutor:
             return StepResult(status, duration_s=time.monotonic() - begin_s)
         sampled: list[SampledToken] = []
         failed: list[tuple[str, str]] = []
+        dead_ends: list[str] = []
         for item, row in zip(plan.work, rows, strict=True):
             self.lengths[item.seq_id] += item.num_positions
             if item.samples:
-                self._sample(item, row, sampled, failed)
-        return StepResult(status, tuple(sampled), tuple(failed), time.monotonic() - begin_s)
+                error = self._sample(item, row, sampled)
+                if error is not None:
+                    failed.append((item.request_id, str(error)))
+                if isinstance(error, DeadEndError | GrammarError):
+                    dead_ends.append(item.request_id)
+        return StepResult(status, tuple(sampled), tuple(failed), time.monotonic() - begin_s, tuple(dead_ends))
 
     def close(self) -> None:
         for sampler in (*self._samplers.values(), *self._prepared.values()):
@@ -218,9 +223,14 @@ class LlamaExecutor:
         self.model.interrupt_flag.clear()
         self.model.library.is_error_expected = False
 
-    def _sample(self, item: SequenceWork, row: int, sampled: list[SampledToken], failed: list[tuple[str, str]]) -> None:
-        """Draw row by row for as long as the draft behind the row is what was drawn; then forget the other drafts."""
+    def _sample(self, item: SequenceWork, row: int, sampled: list[SampledToken]) -> SamplingError | GrammarError | None:
+        """Draw row by row for as long as the draft behind the row is what was drawn; then forget the other drafts.
+
+        Returns:
+            why no token could be drawn.
+        """
         num_right = 0
+        failure: SamplingError | GrammarError | None = None
         try:
             for draft in (*item.drafts, None):
                 drawn = self._draw(item.request_id, row + num_right, item.output_index + num_right)
@@ -229,9 +239,10 @@ class LlamaExecutor:
                     break
                 num_right += 1
         except (SamplingError, GrammarError) as error:
-            failed.append((item.request_id, str(error)))
+            failure = error
         if num_right < len(item.drafts):
             self._trim(item.seq_id, item.start + len(item.tokens) + num_right)
+        return failure
 
     def _draw(self, request_id: str, row: int, output_index: int) -> SampledToken:
         sampler = self._samplers[request_id]

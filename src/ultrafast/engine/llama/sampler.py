@@ -33,6 +33,13 @@ class SamplingError(Exception):
     """No token can be drawn for one request; the request fails, the engine goes on."""
 
 
+class DeadEndError(SamplingError):
+    """The request's own rules admit no further token."""
+
+    def __init__(self) -> None:
+        super().__init__("the output cannot go on: its grammar, together with min_tokens, admits no further token")
+
+
 class CandidateArray:
     """The scratch array that libllama's samplers work on; one per engine, reused for every draw.
 
@@ -119,7 +126,7 @@ class SequenceSampler:
         else:
             token = self._candidates.draw(self._c, self._chain, logits, mix_seed(params.seed, output_index))
         if not np.isfinite(logits[token]):
-            raise SamplingError("every token is forbidden, or the model produced NaN")
+            raise DeadEndError() if logits.max() == -np.inf else SamplingError("the model produced NaN")
         self._accept(token)
         return token, None if plain is None else log_probabilities(plain, token, params.num_logprobs or 0)
 

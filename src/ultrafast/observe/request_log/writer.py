@@ -17,7 +17,7 @@ import msgspec
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.events import RequestFinished
-from ultrafast.core.request import Request
+from ultrafast.core.request import FinishReason, Request
 from ultrafast.kv.names import PrefixNames
 from ultrafast.observe.request_log.files import LogFiles
 from ultrafast.observe.request_log.record import LogRecord
@@ -78,8 +78,8 @@ class RequestLog:
         """Hear what ended."""
         for finished in report.finished:
             opened = self._open.pop(finished.request_id, None)
-            if opened is None:
-                continue
+            if opened is None or (opened[0].is_inquiry and finished.reason is not FinishReason.REJECT):
+                continue  # who asked and was not refused comes again, as itself
             try:
                 self._queue.put_nowait(_Entry(*opened, finished))
             except queue.Full:
@@ -133,7 +133,7 @@ class RequestLog:
             arrival=round(entry.arrival, 4),
             tier=request.tier,
             served_tier=finished.tier if finished.tier is not request.tier else None,
-            prompt_tokens=request.num_prompt_tokens,
+            prompt_tokens=0 if request.is_inquiry else request.num_prompt_tokens,
             cached_tokens=finished.num_cached_tokens,
             output_tokens=finished.num_output_tokens,
             outcome=finished.reason,
@@ -142,7 +142,7 @@ class RequestLog:
             ttft_s=_since(arrival_s, finished.first_token_s),
             e2e_s=round(finished.finished_s - arrival_s, 5),
             space=self._names.of_space(request.cache_salt),
-            prefix=self._names.of(request.prompt_tokens) if request.use_cache else [],
+            prefix=self._names.of(request.prompt_tokens) if request.use_cache and not request.is_inquiry else [],
         )
 
     def _lose(self, num_lines: int, why: str) -> None:
