@@ -16,7 +16,8 @@ from ultrafast.core.step import CopyPrefix, KvOp, TrimSequence
 from ultrafast.kv.demotion import Demotion
 from ultrafast.kv.departure import Departures
 from ultrafast.kv.eviction import choose_leaf, eviction_key
-from ultrafast.kv.levels import KvLevels, LevelLimits
+from ultrafast.kv.level import LevelLimits
+from ultrafast.kv.levels import KvLevels
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.kv.tree import Match, PrefixTree
 
@@ -119,7 +120,7 @@ class KvLedger:
     @property
     def has_background(self) -> bool:
         return self.demotion is not None and (
-            self.demotion.has_work or (self.levels is not None and self.levels.has_writes_to_order)
+            self.demotion.has_work or (self.levels is not None and self.levels.writes.can_order)
         )
 
     @property
@@ -243,7 +244,7 @@ class KvLedger:
         for leaf in list(self._leaves.values()):
             self.free(leaf)
         if self.levels is not None:
-            self.levels.clear(with_disk=with_disk)
+            self.levels.holdings.clear(with_disk=with_disk)
 
     def swap_out(self, sequence: SequenceKv, namespace: str) -> None:
         """Copy the rest of a running sequence that leaves to host memory; the caller pins it there, then frees the sequence.
@@ -263,8 +264,8 @@ class KvLedger:
             self.demotion.begin_plan()
             self._shrink_cache(self.demotion, is_busy=is_busy)
             self.demotion.step(now, is_busy=is_busy)
-            self.levels.order_writes(now)
-            self.levels.expire(now)
+            self.levels.writes.order(now)
+            self.levels.holdings.expire(now)
 
     def prepare_room(self, num_wanted: int, num_likely: int) -> None:
         """See that room can be had at once.
