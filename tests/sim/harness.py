@@ -200,7 +200,7 @@ class Simulation:
         num_known = self.scheduler.num_running + self.scheduler.num_paused + self.scheduler.num_waiting
         assert num_known == alive, "a request was lost"
         assert self.scheduler.num_paused <= self.limits.max_num_paused
-        assert self.scheduler._state.ledger.num_leaves <= self.limits.max_num_cached
+        assert len(self.scheduler._state.ledger.leaves) <= self.limits.max_num_cached
         self._check_levels()
 
     def _check_levels(self) -> None:

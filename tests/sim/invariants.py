@@ -41,7 +41,7 @@ class Invariants:
         state = scheduler._state
         num_known = scheduler.num_running + scheduler.num_paused + scheduler.num_waiting
         assert num_known == len(state.live), "a request was lost"
-        assert state.ledger.num_leaves <= limits.max_num_cached, "too many leaves"
+        assert len(state.ledger.leaves) <= limits.max_num_cached, "too many leaves"
         plan = replica.current_plan
         assert plan is None or 0 < plan.num_tokens <= limits.max_step_tokens, "a plan beyond its bounds"
 
@@ -61,7 +61,7 @@ def check_books(replica: Replica) -> None:
     """Count everything that is counted incrementally, from the ground up."""
     state, passes = replica.scheduler._state, replica.passes
     tree = state.ledger._tree
-    sequences = [live.sequence for live in state.holders if live.sequence is not None] + list(state.ledger._leaves.values())
+    sequences = [live.sequence for live in state.holders if live.sequence is not None] + state.ledger.leaves.all()
     segments = {id(segment): segment for sequence in sequences for segment in sequence.path()}
     assert sum(len(segment.tokens) for segment in segments.values()) == tree.num_used, "cells that nobody counts"
     evictable = sum(len(segment.tokens) for segment in segments.values() if segment.num_active == 0)

@@ -72,7 +72,7 @@ def test_the_device_goes_first_and_host_memory_continues() -> None:
     serve(sim, "long", HISTORY)
     sim.scheduler._state.ledger.evict_one()
     serve(sim, "short", [*HISTORY[:100], 5, 5, 5], max_tokens=1)
-    while sim.scheduler._state.ledger.num_leaves > 1:
+    while len(sim.scheduler._state.ledger.leaves) > 1:
         sim.scheduler._state.ledger.evict_one()
     levels_of(sim)
     third = serve(sim, "third", [*HISTORY, 6])
