@@ -14,13 +14,19 @@ START_TIMEOUT_S = 120.0
 
 
 def start_ours(
-    options: Options, log_path: Path, *, settings: tuple[str, ...] = (), module: str = "ultrafast.cli.main"
+    options: Options,
+    log_path: Path,
+    *,
+    settings: tuple[str, ...] = (),
+    module: str = "ultrafast.cli.main",
+    name: str = "ultrafast",
 ) -> RunningServer:
     """Start it and wait for its ready line.
 
     Args:
         settings: further `section.key=value` assignments.
         module: what `python -m` runs; another one than the CLI may wrap it.
+        name: in the report.
     """
     command = [
         sys.executable,
@@ -38,7 +44,7 @@ def start_ours(
     ]
     process, line = start_process(command, log_path, START_TIMEOUT_S)
     try:
-        return RunningServer("ultrafast", process, json.loads(line)["url"])
+        return RunningServer(name, process, json.loads(line)["url"])
     except BaseException:
         process.kill()
         raise

@@ -6,6 +6,7 @@ its fixture picks a model and a prompt whose top-1 margins are wide.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -222,3 +223,25 @@ def test_a_step_reports_its_duration(driver: Driver) -> None:
     one = request("r")
     driver.begin(one)
     assert driver.run(SequenceWork("r", 0, 0, PROMPT, True)).duration_s > 0
+
+
+def test_a_step_that_was_asked_to_break_off_did_not_happen_or_did_as_a_whole(driver: Driver, alone: list[int]) -> None:
+    """Whenever the question comes: before, while or after the pass runs."""
+    one, other = request("one"), request("other", range(300, 400))
+    driver.begin(one, other)
+    driver.run(SequenceWork("other", 1, 0, tuple(range(300, 340)), False))
+    start = 40
+    for delay_s in (0.0, 0.0005, 0.002, 0.005, 0.02):
+        timer = threading.Timer(delay_s, driver.executor.interrupt)
+        timer.start()
+        result = driver.run(SequenceWork("other", 1, start, tuple(range(300 + start, 310 + start)), False))
+        timer.join()
+        assert result.status in (StepStatus.OK, StepStatus.INTERRUPTED)
+        assert not result.sampled
+        start += 10 if result.status is StepStatus.OK else 0
+    driver.executor.interrupt()  # between two passes: nothing
+    assert driver.generate(one, 0, COUNT) == alone
+    rest = SequenceWork("other", 1, start, tuple(range(300 + start, 400)), True)
+    drawn = driver.draw(rest)["other"].token
+    driver.apply(TrimSequence(1, 0))
+    assert driver.prefill(other, 1).token == drawn

@@ -52,12 +52,14 @@ class World:
 WORLDS = {
     "places": World(make_limits(kv_tokens=65_536, max_num_running=32, tiers=_TIERS), 80, 0.4),
     "kv": World(make_limits(kv_tokens=6_000, max_num_running=32, tiers=_TIERS), 70, 0.2),
-    "few places": World(make_limits(kv_tokens=16_384, max_num_running=4, max_num_paused=2, tiers=_TIERS), 30, 0.1),
+    "few places": World(
+        make_limits(kv_tokens=16_384, max_num_running=4, max_num_paused=2, can_interrupt=True, tiers=_TIERS), 30, 0.1
+    ),
     "fleet": World(make_limits(kv_tokens=16_384, max_num_running=16, tiers=_TIERS), 200, 0.2, num_replicas=4),
     "whole sequences": World(
         replace(make_limits(kv_tokens=16_384, max_num_running=16, tiers=_TIERS), can_trim=False), 60, 0.09, routing="round-robin"
     ),
-    "strict": World(make_limits(kv_tokens=6_000, max_num_running=16, tiers=_TIERS), 60, 0.01, is_strict=True),
+    "strict": World(make_limits(kv_tokens=6_000, max_num_running=16, can_interrupt=True, tiers=_TIERS), 60, 0.01, is_strict=True),
 }
 
 

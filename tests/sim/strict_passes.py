@@ -7,7 +7,7 @@ from dataclasses import replace
 from ultrafast.bench.simulate.engine_spec import StepCost
 from ultrafast.bench.simulate.replica import num_ids
 from ultrafast.core.request import Request
-from ultrafast.core.step import KvOp, StepPlan, StepResult
+from ultrafast.core.step import KvOp, StepPlan, StepResult, TrimSequence
 from ultrafast.engine.fake import FakeCost, FakeExecutor, expected_tokens
 from ultrafast.sched.limits import SchedulerLimits
 
@@ -59,6 +59,12 @@ class StrictPasses:
 
     def apply_kv(self, ops: tuple[KvOp, ...]) -> None:
         assert not self.executor.apply_kv(ops)  # type: ignore[arg-type]
+
+    def undo(self, plan: StepPlan) -> None:
+        for item in plan.work:
+            assert not self.executor.apply_kv((TrimSequence(item.seq_id, item.start),))
+            if item.samples:
+                self._said[item.request_id].pop()
 
     def run(self, plan: StepPlan) -> StepResult:
         result = self.executor.run(plan)

@@ -18,7 +18,7 @@ from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.level import RUN_OVERHEAD_BYTES, LevelLimits
 
 PREFIXES = {name: tokens_of(name, 80) for name in ("system", "other")}
-FAULTS = (StepStatus.OUT_OF_KV, StepStatus.INVALID)
+FAULTS = (StepStatus.OUT_OF_KV, StepStatus.INVALID, StepStatus.INTERRUPTED)
 
 
 class EngineMachine(RuleBasedStateMachine):

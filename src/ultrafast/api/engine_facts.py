@@ -55,5 +55,6 @@ class EngineAdmin:
             output_s=output_s,
             token_s=token_s,
             num_steps=self._num_steps,
+            can_interrupt=facts.can_interrupt,
         )
         await exchange.respond(200, [], msgspec.json.encode(view))

@@ -130,6 +130,7 @@ def _unordered_engine(options: dict[str, Any], settings: Settings) -> EngineSpec
         max_num_cached=settings.engine.max_num_cached,
         max_cached_tokens=settings.engine.max_cached_tokens,
         enable_prefix_cache=settings.engine.enable_prefix_cache,
+        can_interrupt=not options["cost"],  # the bundled model on a CPU can
         tiers=tiers,
     )
     if options["cost"]:

@@ -24,3 +24,4 @@ class EngineDescription(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     output_s: float
     token_s: float
     num_steps: int
+    can_interrupt: bool = False

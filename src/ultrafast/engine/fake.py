@@ -188,7 +188,8 @@ class FakeExecutor:
         self._check(plan)
         status = self._status(plan)
         if status is not StepStatus.OK:
-            return StepResult(status, duration_s=self._spend(0, 0))
+            num_half = plan.num_tokens // 2 if status is StepStatus.INTERRUPTED else 0
+            return StepResult(status, duration_s=self._spend(0, num_half))
         sampled, failed = [], []
         for item in plan.work:
             self._write(item)

@@ -119,7 +119,7 @@ class EngineLoop:
         self._inbox.put(command)
         if isinstance(command, Abort):
             self._break_off_if_unwanted(command.request_ids)
-        elif isinstance(command, Submit) and command.request.params.grammar is None:  # else it is compiled first
+        elif isinstance(command, Submit):
             self._make_way_for(command.request)
 
     def _make_way_for(self, request: Request) -> None:
@@ -225,8 +225,6 @@ class EngineLoop:
         except InvalidRequestError as reason:
             error = reason
         self._inbox.put(_Compiled(request, error))
-        if error is None:
-            self._make_way_for(request)
 
     def _start_compiled(self, request: Request, error: InvalidRequestError | None) -> list[Event]:
         if self._compiling.pop(request.request_id, None) is None:  # aborted meanwhile

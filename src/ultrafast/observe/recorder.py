@@ -160,6 +160,9 @@ class Recorder:
             self._step[_step_kind(stats)].observe(stats.duration_s)
             self.metrics.schedule.observe(stats.schedule_s)
         self.metrics.computed_tokens.inc(stats.num_tokens)
+        if stats.num_lost_tokens:
+            self.metrics.interrupted_steps.inc()
+            self.metrics.lost_tokens.inc(stats.num_lost_tokens)
         if stats.num_prefill_tokens:
             self._prefill_step_tokens.observe(stats.num_prefill_tokens)
         if stats.num_decode_sequences:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,8 @@ from ultrafast.core.clock import ManualClock
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.events import RequestFinished
 from ultrafast.core.request import FinishReason, Request, SamplingParams
-from ultrafast.core.step import StepStatus
+from ultrafast.core.step import StepPlan, StepResult, StepStatus
+from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.loop import EngineLoop, FatalStepError
 from ultrafast.engine.messages import Abort, Shutdown, StepReport, Submit
@@ -41,13 +43,38 @@ class SlowGrammarExecutor(FakeExecutor):
         super().prepare_request(request)
 
 
+class LongStepExecutor(FakeExecutor):
+    """A step with a prefill of at least 100 tokens runs until it is broken off, or until the test lets it end."""
+
+    def __init__(self) -> None:
+        super().__init__(capacity_tokens=2000)
+        self.is_running = threading.Event()
+        self.end = threading.Event()
+        self.is_asked = False
+
+    def run(self, plan: StepPlan) -> StepResult:
+        if plan.yielding is not None and not self.is_asked:
+            self.is_running.set()
+            assert self.end.wait(WAIT_S)
+            if self.is_asked:
+                return StepResult(StepStatus.INTERRUPTED, duration_s=0.1)
+        return super().run(plan)
+
+    def interrupt(self) -> None:
+        self.is_asked = True
+        self.end.set()
+
+
 class Running:
     """A loop on its thread, and what it has reported."""
 
-    def __init__(self, executor: FakeExecutor) -> None:
+    def __init__(self, executor: FakeExecutor, limits: SchedulerLimits = LIMITS) -> None:
         self.executor = executor
+        scheduler = Scheduler(limits)
+        for num_tokens in (16, 64, 128, 256) * 4 if limits.can_interrupt else ():
+            scheduler.cost.observe(0, num_tokens, 0.004 * num_tokens)
         self.reports: queue.SimpleQueue[StepReport] = queue.SimpleQueue()
-        self.loop = EngineLoop(Scheduler(LIMITS), executor, ManualClock(), self.reports.put)
+        self.loop = EngineLoop(scheduler, executor, ManualClock(), self.reports.put)
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -82,10 +109,16 @@ def running() -> Iterator[Running]:
     instance.stop()
 
 
-def make(request_id: str, *, max_tokens: int = 5, grammar: str | None = None, prompt: int = 40) -> Request:
-    return Request(
-        request_id, tuple(range(1, prompt + 1)), SamplingParams(max_tokens=max_tokens, ignore_eos=True, grammar=grammar)
-    )
+def make(
+    request_id: str,
+    *,
+    max_tokens: int = 5,
+    grammar: str | None = None,
+    prompt: int = 40,
+    tier: ServiceTier = ServiceTier.DEFAULT,
+) -> Request:
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, grammar=grammar)
+    return Request(request_id, tuple(range(1, prompt + 1)), params, tier)
 
 
 def test_a_request_runs_to_its_end_and_the_loop_sleeps_again(running: Running) -> None:
@@ -146,3 +179,44 @@ def test_an_unknown_state_ends_the_loop_so_that_the_process_is_replaced() -> Non
     running.loop.post(Submit(make("a")))
     running.thread.join(WAIT_S)
     assert isinstance(running.error, FatalStepError)
+
+
+def start_long_step() -> tuple[Running, LongStepExecutor]:
+    executor = LongStepExecutor()
+    running = Running(executor, replace(LIMITS, max_step_tokens=256, can_interrupt=True))
+    running.loop.post(Submit(make("long", prompt=600, tier=ServiceTier.FLEX)))
+    assert executor.is_running.wait(WAIT_S)
+    return running, executor
+
+
+@pytest.mark.parametrize("grammar", [None, "good"])
+def test_a_more_urgent_request_does_not_wait_for_a_long_step(grammar: str | None) -> None:
+    running, executor = start_long_step()
+    running.loop.post(Submit(make("urgent", grammar=grammar, tier=ServiceTier.ULTRAFAST)))
+    report = running.wait_for(lambda report: report.stats is not None and report.stats.num_lost_tokens > 0)
+    assert report.stats is not None
+    assert report.stats.num_tokens == 0
+    assert running.finished("urgent").reason is FinishReason.LENGTH
+    event = running.finished("long")
+    assert (event.reason, event.num_output_tokens) == (FinishReason.LENGTH, 5)
+    assert executor.is_asked
+    running.stop()
+
+
+def test_a_step_that_nobody_wants_any_more_is_broken_off() -> None:
+    running, executor = start_long_step()
+    running.loop.post(Abort(["long"]))
+    assert running.finished("long").reason is FinishReason.ABORT
+    assert executor.is_asked
+    running.stop()
+
+
+def test_others_wait_for_the_end_of_the_step() -> None:
+    running, executor = start_long_step()
+    running.loop.post(Submit(make("later", prompt=700, tier=ServiceTier.FLEX)))
+    running.loop.post(Abort(["unknown"]))
+    assert not executor.is_asked
+    executor.end.set()
+    assert running.finished("long").reason is FinishReason.LENGTH
+    assert running.finished("later").reason is FinishReason.LENGTH
+    running.stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -210,6 +212,31 @@ def test_out_of_kv_changes_nothing_and_is_survived(executor: LlamaExecutor) -> N
     assert executor.run(StepPlan(0, work=work)).status is StepStatus.OK
     free(executor, 8)
     executor.end_request("r")
+
+
+def test_a_step_is_broken_off_while_it_runs_and_nothing_of_it_stays(
+    executor: LlamaExecutor, prompt: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert executor.facts.can_interrupt
+    expected = generate(executor, prompt, SamplingParams(temperature=0))
+    executor.begin_request(Request("long", (1,), SamplingParams(temperature=0)))
+    executor.run(StepPlan(0, work=(SequenceWork("long", 3, 0, (5,) * 8, samples=False),)))
+    work = (SequenceWork("long", 3, 8, (5,) * 248, samples=False),)
+    statuses = set()
+    for _ in range(20):  # a pass of 250 tokens takes long enough to be caught, if not at the first try
+        timer = threading.Timer(0.02, executor.interrupt)
+        timer.start()
+        statuses.add(executor.run(StepPlan(0, work=work)).status)
+        timer.join()
+        executor.apply_kv([TrimSequence(3, 8)])
+        assert executor.lengths[3] == 8
+        if StepStatus.INTERRUPTED in statuses:
+            break
+    assert StepStatus.INTERRUPTED in statuses
+    assert generate(executor, prompt, SamplingParams(temperature=0)) == expected, "the next pass is not broken off"
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "it is no error"
+    executor.end_request("long")
+    free(executor, 3)
 
 
 def test_sliding_window_models_keep_the_whole_window_by_default(sliding_window_model_path: Path) -> None:

@@ -68,6 +68,7 @@ def make_limits(
     max_num_cached: int = 64,
     max_cached_tokens: int = 0,
     enable_prefix_cache: bool = True,
+    can_interrupt: bool = False,
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES,
 ) -> SchedulerLimits:
     """Limits from settings of the same names; 0 is filled in as the engine would, with fixed numbers for what it measures.
@@ -86,6 +87,7 @@ def make_limits(
         max_num_cached=max_num_cached,
         max_cached_tokens=max_cached_tokens or kv_tokens // 4,
         enable_prefix_cache=enable_prefix_cache,
+        can_interrupt=can_interrupt,
         enable_speculation=False,  # whether a text repeats itself is not in a trace
         tiers=tiers,
     )
@@ -153,6 +155,7 @@ def spec_of(described: EngineDescription, tiers: tuple[TierPolicy, ...], origin:
         max_num_paused=described.max_num_paused,
         max_num_cached=described.max_num_cached,
         max_cached_tokens=described.max_cached_tokens,
+        can_interrupt=described.can_interrupt,
         tiers=tiers,
     )
     cost = StepCost(described.base_s, described.output_s, described.token_s, noise)

@@ -48,10 +48,10 @@ class Fleet:
             self.now = self.last_due_s = request.due_s
             replica = self._router.choose(request, self._replicas, self.now)
             self._on_routed(request, replica)
-            replica.submit(request)
+            is_due = replica.submit(request)
             if request.cancel_after_s is not None:
                 heapq.heappush(self._leaving, (self.now + request.cancel_after_s, request.index, replica.number))
-            if replica.is_idle:
+            if is_due:
                 self._turn(replica)
         self.busy_in_window_s = [self._busy_until_now(replica) for replica in self._replicas]
         self._run_until(float("inf"))
@@ -72,7 +72,10 @@ class Fleet:
                 if replica.is_idle:
                     self._turn(replica)
             else:
-                self._turn(self._replicas[heapq.heappop(self._ends)[1]])
+                _, number = heapq.heappop(self._ends)
+                replica = self._replicas[number]
+                if not replica.is_idle and replica.step_end_s == end_s:  # else that step was broken off
+                    self._turn(replica)
 
     def _turn(self, replica: Replica) -> None:
         end_s = replica.turn(self.now)

@@ -27,6 +27,9 @@ class Passes(Protocol):
     def end_request(self, request_id: str) -> None: ...
     def apply_kv(self, ops: tuple[KvOp, ...]) -> None: ...
     def run(self, plan: StepPlan) -> StepResult: ...
+    def undo(self, plan: StepPlan) -> None:
+        """The last `run` was broken off: nothing of it happened. Only for plans that draw nothing but first tokens."""
+        ...
 
 
 class SimulatedPasses:
@@ -90,6 +93,11 @@ class SimulatedPasses:
                 sampled.append(SampledToken(item.request_id, OUTPUT_TOKEN, is_complete=is_last))
         self.num_computed_tokens += num_outputs + num_prefill_tokens
         return StepResult(StepStatus.OK, tuple(sampled), duration_s=self._duration_s(num_outputs, num_prefill_tokens))
+
+    def undo(self, plan: StepPlan) -> None:
+        for item in plan.work:
+            self._lengths[item.seq_id] = item.start
+            self.num_computed_tokens -= len(item.tokens)
 
     def _duration_s(self, num_outputs: int, num_prefill_tokens: int) -> float:
         duration_s = self._cost.step_s(num_outputs, num_prefill_tokens)

@@ -68,6 +68,7 @@ class Replica:
         self._serve_as = serve_as
         self._inbox: list[Request | str] = []
         self._step: tuple[StepPlan, StepResult] | None = None
+        self._step_begin_s = 0.0
         self._waiting_first: dict[str, tuple[int, int]] = {}
         self._teach_cost()
 
@@ -80,8 +81,8 @@ class Replica:
         """The step under way."""
         return self._step[0] if self._step else None
 
-    def submit(self, request: SimRequest) -> None:
-        """Send it here; it is seen at the next step border."""
+    def submit(self, request: SimRequest) -> bool:
+        """Send it here; it is seen at the next step border. True: that is now, `turn` is due."""
         tier = self._serve_as or request.tier
         prompt = request.prompt_tokens()
         # Nobody knows how much a model will say: the request asks for as much as there can be.
@@ -93,6 +94,20 @@ class Replica:
         self.num_ahead_tokens[rank] += len(prompt)
         self._waiting_first[made.request_id] = (rank, len(prompt))
         self._inbox.append(made)
+        return self._step is None or self._break_off(made)
+
+    def _break_off(self, newcomer: Request) -> bool:
+        """Whether the step under way gives way; it then ends now, with nothing done."""
+        assert self._step is not None, "a step runs"
+        plan, now = self._step[0], newcomer.arrival_s
+        elapsed_s = now - self._step_begin_s
+        if plan.yielding is None or not self.scheduler.gives_way(plan.yielding, newcomer, elapsed_s):
+            return False
+        self.passes.undo(plan)
+        self.busy_s -= self.step_end_s - now
+        self.step_end_s = now
+        self._step = (plan, StepResult(StepStatus.INTERRUPTED, duration_s=elapsed_s))
+        return True
 
     def cancel(self, request_id: str) -> None:
         """The client left; the scheduler learns of it at the next step border."""
@@ -127,6 +142,7 @@ class Replica:
     def _begin(self, plan: StepPlan, now: float) -> None:
         result = self.passes.run(plan)
         self._step = (plan, result)
+        self._step_begin_s = now
         self.step_end_s = now + result.duration_s
         self.busy_s += result.duration_s
         self.num_steps += 1

@@ -40,6 +40,19 @@ def test_one_request_alone_takes_what_the_cost_says():
     assert outcome.utilisation == [pytest.approx(0.0, abs=1e-9)]
 
 
+def test_a_newcomer_breaks_a_long_step_off_and_the_time_adds_up():
+    cost = StepCost(base_s=0.004, output_s=0.007, token_s=0.004)
+    load = [request(0, 0.0, FLEX, num_prompt=4000), request(1, 11.4, ULTRAFAST, num_prompt=10)]
+    waits, whole = {}, {}
+    for can_interrupt in (False, True):
+        outcome = simulate("one", setup(cost, can_interrupt=can_interrupt, max_step_tokens=512), load)
+        tiers = {tier.tier: tier for tier in outcome.tiers}
+        waits[can_interrupt], whole[can_interrupt] = tiers[ULTRAFAST].ttft_s[0], tiers[FLEX].e2e_s[0]
+        assert outcome.utilisation[0] <= 1.0
+    assert waits[True] < 0.4 * waits[False], "it does not wait for the step under way"
+    assert whole[True] < 1.1 * whole[False], "which costs the other less than a tenth"
+
+
 def test_utilisation_counts_time_inside_the_window_only():
     busy = simulate("busy", setup(), [request(0, 0.0), request(1, 0.0325)])
     assert busy.utilisation == [pytest.approx(1.0)]
