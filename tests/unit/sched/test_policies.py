@@ -14,7 +14,7 @@ from ultrafast.core.request import Request, RequestState, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
-from ultrafast.sched.chunks import FALLBACK_CHUNK_TOKENS, MAX_PREFILLS_PER_STEP, divide
+from ultrafast.sched.chunks import FALLBACK_CHUNK_TOKENS, MAX_PREFILLS_PER_STEP, Prefills, divide
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
@@ -74,18 +74,18 @@ def test_the_victim_is_the_youngest_of_the_least_urgent_tier() -> None:
 
 @given(
     budget=st.integers(0, 300),
-    sizes=st.lists(st.tuples(st.integers(2, 400), st.floats(0, 9)), max_size=8),
+    sizes=st.lists(st.tuples(st.integers(2, 400), st.floats(0, 9)), min_size=1, max_size=8),
 )
 @settings(deadline=None, derandomize=True)
 def test_chunks_never_exceed_the_budget_and_the_first_due_always_gets_its_share(
     budget: int, sizes: list[tuple[int, float]]
 ) -> None:
     lives = [_live(i, size, arrival_s=arrival_s) for i, (size, arrival_s) in enumerate(sizes)]
-    chunks = divide(budget, lives)
+    chunks = divide(budget, Prefills(lives))
     assert sum(chunk.num_tokens for chunk in chunks) == min(budget, sum(chunk.live.num_remaining for chunk in chunks))
     assert len(chunks) <= MAX_PREFILLS_PER_STEP
     assert all(0 < chunk.num_tokens <= chunk.live.num_remaining for chunk in chunks)
-    if budget and lives:
+    if budget:
         first_due = min(lives, key=lambda live: (live.deadline_s, live.order))
         share = {chunk.live: chunk.num_tokens for chunk in chunks}[first_due]
         assert share >= min(first_due.num_remaining, max(1, budget // 4))
@@ -93,7 +93,7 @@ def test_chunks_never_exceed_the_budget_and_the_first_due_always_gets_its_share(
 
 def test_a_short_prefill_gets_what_it_needs_beside_a_long_one() -> None:
     long, short = _live(1, 400, arrival_s=0.0), _live(2, 20, arrival_s=1.0)
-    assert [(chunk.live.order, chunk.num_tokens) for chunk in divide(32, [long, short])] == [(2, 20), (1, 12)]
+    assert [(chunk.live.order, chunk.num_tokens) for chunk in divide(32, Prefills([long, short]))] == [(2, 20), (1, 12)]
 
 
 def _fitted_cost() -> CostModel:
