@@ -7,6 +7,7 @@ from ultrafast.bench.simulate.replica import Replica
 from ultrafast.core.request import RequestState
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.segment import Segment, SequenceKv
+from ultrafast.sched import admission
 
 
 class Invariants:
@@ -74,7 +75,11 @@ def check_books(replica: Replica) -> None:
     for live in state.holders:
         assert live.sequence is not None, "a holder without a sequence"
         assert live.num_computed == live.sequence.length, "computed tokens"
+    promised = admission.num_promised(state.holders, replica.spec.limits)
+    assert state.most_promised is None or state.most_promised >= promised, "less promised than there is"
+    assert len(state.waiting) == sum(state.waiting.nums()), "waiting requests"
     for rank in range(len(ServiceTier)):
+        assert state.num_holding[rank] == sum(live.rank == rank for live in state.holders), "holders by rank"
         members = state.waiting._lanes[rank].members
         assert state.waiting.num_tokens_of(rank) == sum(len(live.tokens) for live in members), "waiting tokens"
 

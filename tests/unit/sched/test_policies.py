@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from math import inf
 from typing import Any
 
@@ -19,7 +20,7 @@ from ultrafast.sched.cost import CostModel
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import choose_victim
+from ultrafast.sched.ordering import choose_next_turn, choose_victim
 from ultrafast.sched.sharing import find_leader
 from ultrafast.sched.waiting import WaitingQueue
 
@@ -58,6 +59,29 @@ def test_the_queue_forgets_what_was_discarded_and_sweeps_its_garbage() -> None:
     head = queue.head()
     assert head is not None
     assert head.order == 990
+
+
+def test_a_request_that_waits_keeps_no_list_of_its_tokens_and_makes_it_when_asked() -> None:
+    live = _live(1, [5, 6, 7], output_tokens=(8,))
+    queue = WaitingQueue()
+    live.fold()
+    queue.push(live)
+    assert queue.num_tokens_of(live.rank) == 4
+    queue.discard(live)
+    assert not any(isinstance(held, list) for held in gc.get_referents(live)), "no list for the garbage collector to walk"
+    assert live.tokens == [5, 6, 7, 8]
+    live.state = RequestState.PREEMPTED
+    live.tokens.append(9)
+    live.fold()
+    assert live.tokens == [5, 6, 7, 8, 9], "its output is nowhere else"
+
+
+def test_the_next_turn_is_of_whoever_was_in_a_step_least_recently_then_by_arrival() -> None:
+    lives = [_live(1, arrival_s=3.0), _live(2, arrival_s=2.0), _live(3, arrival_s=1.0)]
+    for live, last_run_s in zip(lives, (5.0, 5.0, 6.0), strict=True):
+        live.last_run_s = last_run_s
+    assert choose_next_turn(lives) is lives[1]
+    assert choose_next_turn([]) is None
 
 
 def test_the_victim_is_the_youngest_of_the_least_urgent_tier() -> None:
