@@ -19,6 +19,7 @@ from benchmarks.stats import percentile
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import SampledToken, StepPlan, StepResult, StepStatus
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
+from ultrafast.engine.settle import GC_THRESHOLD
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
 
@@ -50,7 +51,9 @@ def run(options: Options) -> Report:
     num_steps = 1_000 if options.is_quick else 10_000
     report = Report(columns=("milliseconds per step", "steps", "P50", "P90", "P99", "max", "CPU P50", "CPU P99"))
     gc.collect()
-    gc.freeze()  # as the engine process does
+    gc.freeze()  # this and the threshold as in the engine process
+    threshold = gc.get_threshold()
+    gc.set_threshold(GC_THRESHOLD)
     for case in CASES:
         costs = _measure(case, num_steps, random.Random(options.seed))
         wall, cpu = [wall for wall, _ in costs], [cpu for _, cpu in costs]
@@ -58,6 +61,7 @@ def run(options: Options) -> Report:
         report.rows.append((case.label, num_steps, *walls, percentile(cpu, 50), percentile(cpu, 99)))
         report.add_goal_at_most(f"scheduler, {case.label}, P99 ms per step", percentile(wall, 99), GOAL_P99_MS)
     gc.unfreeze()
+    gc.set_threshold(*threshold)
     report.notes.append(f"half of the requests share a prefix of {PREFIX_TOKENS} tokens; all tiers")
     return report
 

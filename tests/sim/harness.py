@@ -200,7 +200,7 @@ class Simulation:
         num_known = self.scheduler.num_running + self.scheduler.num_paused + self.scheduler.num_waiting
         assert num_known == alive, "a request was lost"
         assert self.scheduler.num_paused <= self.limits.max_num_paused
-        assert self.scheduler._state.ledger.num_leaves <= self.limits.max_num_cached
+        assert len(self.scheduler._state.ledger.leaves) <= self.limits.max_num_cached
         self._check_levels()
 
     def _check_levels(self) -> None:
@@ -208,11 +208,11 @@ class Simulation:
         levels = self.scheduler._state.ledger.levels
         if levels is None or self.scheduler._state.ledger.has_ops:
             return
-        held = sum(run.num_bytes for run in levels.host.runs() if run.host is Place.PRESENT)
-        assert self.carrier.arena.used_bytes <= held <= levels.host.budget.used_bytes <= levels.limits.host_bytes
-        assert len(self.carrier.arena) == sum(run.host is Place.PRESENT for run in levels.host.runs())
-        assert levels.disk.budget.used_bytes <= levels.limits.disk_bytes
-        for level, place in ((levels.host, "host"), (levels.disk, "disk")):
+        held = sum(run.num_bytes for run in levels.holdings.host.runs() if run.host is Place.PRESENT)
+        assert self.carrier.arena.used_bytes <= held <= levels.holdings.host.budget.used_bytes <= levels.limits.host_bytes
+        assert len(self.carrier.arena) == sum(run.host is Place.PRESENT for run in levels.holdings.host.runs())
+        assert levels.holdings.disk.budget.used_bytes <= levels.limits.disk_bytes
+        for level, place in ((levels.holdings.host, "host"), (levels.holdings.disk, "disk")):
             here = sum(len(run.tokens) for run in level.runs() if getattr(run, place) is Place.PRESENT)
             assert level.num_tokens == here, f"{place} tells of tokens that are not there"
 
@@ -241,9 +241,9 @@ class Simulation:
         assert usage.num_running_tokens == 0
         levels = self.scheduler._state.ledger.levels
         if levels is not None:
-            pinned = [run for run in levels.index.runs() if run.num_pins and run.run_id not in levels._writing]
+            pinned = [run for run in levels.holdings.index.runs() if run.num_pins and not levels.writes.is_writing(run)]
             assert not [run for run in pinned if run.host is not Place.ARRIVING], "pinned for nobody"
-            assert not any(run.is_private for run in levels.index.runs())
+            assert not any(run.is_private for run in levels.holdings.index.runs())
         assert self.executor.num_begun == 0
         assert usage.num_free_tokens == self.executor.num_free
 

@@ -7,6 +7,7 @@ from ultrafast.bench.simulate.replica import Replica
 from ultrafast.core.request import RequestState
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.segment import Segment, SequenceKv
+from ultrafast.sched import admission
 
 
 class Invariants:
@@ -41,7 +42,7 @@ class Invariants:
         state = scheduler._state
         num_known = scheduler.num_running + scheduler.num_paused + scheduler.num_waiting
         assert num_known == len(state.live), "a request was lost"
-        assert state.ledger.num_leaves <= limits.max_num_cached, "too many leaves"
+        assert len(state.ledger.leaves) <= limits.max_num_cached, "too many leaves"
         plan = replica.current_plan
         assert plan is None or 0 < plan.num_tokens <= limits.max_step_tokens, "a plan beyond its bounds"
 
@@ -61,7 +62,7 @@ def check_books(replica: Replica) -> None:
     """Count everything that is counted incrementally, from the ground up."""
     state, passes = replica.scheduler._state, replica.passes
     tree = state.ledger._tree
-    sequences = [live.sequence for live in state.holders if live.sequence is not None] + list(state.ledger._leaves.values())
+    sequences = [live.sequence for live in state.holders if live.sequence is not None] + state.ledger.leaves.all()
     segments = {id(segment): segment for sequence in sequences for segment in sequence.path()}
     assert sum(len(segment.tokens) for segment in segments.values()) == tree.num_used, "cells that nobody counts"
     evictable = sum(len(segment.tokens) for segment in segments.values() if segment.num_active == 0)
@@ -74,7 +75,11 @@ def check_books(replica: Replica) -> None:
     for live in state.holders:
         assert live.sequence is not None, "a holder without a sequence"
         assert live.num_computed == live.sequence.length, "computed tokens"
+    promised = admission.num_promised(state.holders, replica.spec.limits)
+    assert state.most_promised is None or state.most_promised >= promised, "less promised than there is"
+    assert len(state.waiting) == sum(state.waiting.nums()), "waiting requests"
     for rank in range(len(ServiceTier)):
+        assert state.num_holding[rank] == sum(live.rank == rank for live in state.holders), "holders by rank"
         members = state.waiting._lanes[rank].members
         assert state.waiting.num_tokens_of(rank) == sum(len(live.tokens) for live in members), "waiting tokens"
 

@@ -10,7 +10,7 @@ from tests.sim.harness import Simulation, make_limits, make_request
 from ultrafast.core.step import SaveRun
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost
-from ultrafast.kv.levels import LevelLimits
+from ultrafast.kv.level import LevelLimits
 
 ULTRA, FLEX = ServiceTier.ULTRAFAST, ServiceTier.FLEX
 SAVE_TOKEN_S = 0.0002

@@ -10,7 +10,9 @@ from tests.sim.memory_store import MemoryStore
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.events import RequestFinished
 from ultrafast.core.tiers import ServiceTier
-from ultrafast.kv.levels import FoundRun, KvLevels, LevelLimits
+from ultrafast.kv.level import LevelLimits
+from ultrafast.kv.levels import KvLevels
+from ultrafast.kv.run import FoundRun
 
 HISTORY = tokens_of("history", 300)
 
@@ -70,7 +72,7 @@ def test_the_device_goes_first_and_host_memory_continues() -> None:
     serve(sim, "long", HISTORY)
     sim.scheduler._state.ledger.evict_one()
     serve(sim, "short", [*HISTORY[:100], 5, 5, 5], max_tokens=1)
-    while sim.scheduler._state.ledger.num_leaves > 1:
+    while len(sim.scheduler._state.ledger.leaves) > 1:
         sim.scheduler._state.ledger.evict_one()
     levels_of(sim)
     third = serve(sim, "third", [*HISTORY, 6])
@@ -104,7 +106,7 @@ def test_host_memory_is_bounded_and_keeps_the_start_of_a_chain() -> None:
     sim = simulate(host_bytes=2 * (128 * 12 + 4096))
     serve(sim, "first", HISTORY)
     displace(sim)
-    assert levels_of(sim).host.budget.used_bytes <= 2 * (128 * 12 + 4096)
+    assert levels_of(sim).holdings.host.budget.used_bytes <= 2 * (128 * 12 + 4096)
     sim.check()
 
 
@@ -173,7 +175,9 @@ def on_disk(disk: MemoryStore) -> Simulation:
     for _ in range(100):
         first.clock.advance(1.0)
         first.step()
-    found = [FoundRun(run.parent, run.digest, run.start, run.tokens, run.num_bytes) for run in levels_of(first).disk.runs()]
+    found = [
+        FoundRun(run.parent, run.digest, run.start, run.tokens, run.num_bytes) for run in levels_of(first).holdings.disk.runs()
+    ]
     assert len(found) == len(disk.files) == 3
     second = simulate(disk=disk, disk_bytes=1 << 20)
     second.scheduler.adopt(found, second.clock())
@@ -238,8 +242,8 @@ def test_a_full_disk_switches_the_level_off_and_requests_go_on() -> None:
     serve(sim, "first", HISTORY)
     for _ in range(5):
         sim.step()
-    assert not levels_of(sim).is_disk_on
-    assert levels_of(sim).disk.budget.used_bytes == 0
+    assert not levels_of(sim).writes.is_on
+    assert levels_of(sim).holdings.disk.budget.used_bytes == 0
     displace(sim)
     assert serve(sim, "second", HISTORY).num_host_tokens == 299
 

@@ -15,7 +15,7 @@ from ultrafast.core.clock import ManualClock
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import StepStatus
 from ultrafast.core.tiers import ServiceTier
-from ultrafast.kv.levels import RUN_OVERHEAD_BYTES, LevelLimits
+from ultrafast.kv.level import RUN_OVERHEAD_BYTES, LevelLimits
 
 PREFIXES = {name: tokens_of(name, 80) for name in ("system", "other")}
 FAULTS = (StepStatus.OUT_OF_KV, StepStatus.INVALID, StepStatus.INTERRUPTED)

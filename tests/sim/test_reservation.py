@@ -8,7 +8,7 @@ from tests.sim.harness import Simulation, make_limits, make_request
 from ultrafast.core.events import StepFinished
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost
-from ultrafast.kv.levels import LevelLimits
+from ultrafast.kv.level import LevelLimits
 
 ULTRA, FLEX = ServiceTier.ULTRAFAST, ServiceTier.FLEX
 
@@ -134,6 +134,6 @@ def test_a_waiting_request_has_leaves_copied_and_evicted_before_it_starts() -> N
     assert ledger.num_free >= 1200, "evicted in the background"
     levels_now = ledger.levels
     assert levels_now is not None
-    assert levels_now.host.num_tokens >= 2000, "and nothing is lost"
+    assert levels_now.holdings.host.num_tokens >= 2000, "and nothing is lost"
     simulation.run()
     simulation.check_all_finished()

@@ -81,7 +81,7 @@ def test_a_finished_sequence_becomes_a_leaf_and_its_own_prefixes_go() -> None:
         simulation.add(make_request(f"turn{turn}", prompt, 5))
         simulation.run()
         prompt = prompt + simulation.output[f"turn{turn}"] + tokens_of(f"user{turn}", 7)
-    assert simulation.scheduler._state.ledger.num_leaves == 1
+    assert len(simulation.scheduler._state.ledger.leaves) == 1
     assert simulation.scheduler.kv_usage.num_cached_tokens == 40 + 5 * 5 + 4 * 7 - 1
     assert simulation.executor.num_free == 4096 - (40 + 5 * 5 + 4 * 7 - 1)
 
@@ -92,7 +92,7 @@ def test_a_duplicate_of_what_is_cached_is_freed() -> None:
         simulation.add(make_request(name, SHARED, 5))
         simulation.run()
     assert simulation.scheduler.kv_usage.num_cached_tokens == 604
-    assert simulation.scheduler._state.ledger.num_leaves == 1
+    assert len(simulation.scheduler._state.ledger.leaves) == 1
 
 
 def test_a_prefix_of_what_is_cached_is_freed() -> None:
@@ -101,7 +101,7 @@ def test_a_prefix_of_what_is_cached_is_freed() -> None:
     simulation.run()
     simulation.add(make_request("b", SHARED[:300], 1))
     simulation.run()
-    assert simulation.scheduler._state.ledger.num_leaves == 1
+    assert len(simulation.scheduler._state.ledger.leaves) == 1
     assert simulation.executor.num_free == 4096 - 604
 
 

@@ -23,7 +23,7 @@ from ultrafast.engine.paired import PairedExecutor
 from ultrafast.engine.warmup_plan import read_warmup_plan
 from ultrafast.kv.digest import next_digest
 from ultrafast.kv.ledger import num_sequences
-from ultrafast.kv.levels import LevelLimits
+from ultrafast.kv.level import LevelLimits
 from ultrafast.sched.limits import DraftLimits, SchedulerLimits
 from ultrafast.sched.paired import CHUNK_TOKENS, PairedScheduler, limits_alone
 from ultrafast.sched.scheduler import Scheduler

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from ultrafast.kv.gate import Way
-from ultrafast.kv.levels import KvLevels, Missing
+from ultrafast.kv.levels import KvLevels
+from ultrafast.kv.run import Missing
 from ultrafast.kv.segment import SequenceKv
 
 MIN_TOKENS = 16
@@ -43,7 +44,7 @@ class Demotion:
         if leaf.namespace is None or leaf.length < MIN_TOKENS:
             return
         if leaf.is_kept:
-            self._levels.keep(leaf.tokens(), leaf.namespace)
+            self._levels.holdings.keep(leaf.tokens(), leaf.namespace)
         missing = self._levels.unsaved(leaf.tokens(), leaf.namespace)
         if missing:
             self._queue[leaf] = missing
@@ -69,7 +70,7 @@ class Demotion:
         is_saved = self._levels.save(piece, leaf.seq_id, leaf.tokens(), now, is_kept=leaf.is_kept)
         if not missing or not is_saved:
             self.forget(leaf)
-        num_bytes = self._levels.estimated_bytes(piece.end - piece.begin)
+        num_bytes = self._levels.limits.estimated_bytes(piece.end - piece.begin)
         self._next_s = now + BUSY_SHARE * self._levels.bandwidths.seconds(Way.SAVE, num_bytes, now)
 
     def save_evicted(self, leaf: SequenceKv, namespace: str, now: float) -> None:
@@ -89,7 +90,7 @@ class Demotion:
         tokens = sequence.tokens()
         for piece in self._levels.unsaved(tokens, namespace):
             if max_pause_s is not None:
-                num_bytes = self._levels.estimated_bytes(piece.end - piece.begin)
+                num_bytes = self._levels.limits.estimated_bytes(piece.end - piece.begin)
                 self._evicted_s += self._levels.bandwidths.seconds(Way.SAVE, num_bytes, now)
                 if self._evicted_s > max_pause_s:
                     return

@@ -15,8 +15,8 @@ from ultrafast.kv.demotion import BUSY_SHARE
 from ultrafast.kv.digest import next_digest
 from ultrafast.kv.gate import Way
 from ultrafast.kv.index import Part
-from ultrafast.kv.levels import KvLevels, Missing
-from ultrafast.kv.run import RUN_TOKENS, Run
+from ultrafast.kv.levels import KvLevels
+from ultrafast.kv.run import RUN_TOKENS, Missing, Run
 from ultrafast.kv.segment import SequenceKv
 
 
@@ -72,7 +72,7 @@ class Departures:
         tokens = sequence.tokens()
         while copied.end + RUN_TOKENS <= len(tokens) and not copied.is_full:
             piece = Missing(copied.parent, copied.end, copied.end + RUN_TOKENS)
-            run = self._levels.index.covering(piece.parent, tokens, piece.begin, piece.end)
+            run = self._levels.holdings.index.covering(piece.parent, tokens, piece.begin, piece.end)
             if run is None:
                 cost_s = self._cost_s(now)
                 is_guess = not self._levels.bandwidths.is_known(Way.SAVE, now)
@@ -102,7 +102,7 @@ class Departures:
         """The sequence has left, ended, or is not needed to leave any more."""
         copied = self._copied.pop(sequence, None)
         if copied is not None:
-            self._levels.unpin(copied.parts)
+            self._levels.holdings.unpin(copied.parts)
 
     def forget_all(self) -> None:
         """There is room again."""
@@ -113,13 +113,13 @@ class Departures:
         is_private = sequence.namespace is None
         if not self._levels.save(piece, sequence.seq_id, tokens, now, is_private=is_private):
             return None
-        return self._levels.index.covering(piece.parent, tokens, piece.begin, piece.end)
+        return self._levels.holdings.index.covering(piece.parent, tokens, piece.begin, piece.end)
 
     def _take(self, copied: _Copied, part: Part, tokens: list[int]) -> None:
-        self._levels.pin([part])
+        self._levels.holdings.pin([part])
         copied.parts.append(part)
         copied.parent = next_digest(copied.parent, tokens[part.begin : part.end])
         copied.end = part.end
 
     def _cost_s(self, now: float) -> float:
-        return self._levels.bandwidths.seconds(Way.SAVE, self._levels.estimated_bytes(RUN_TOKENS), now)
+        return self._levels.bandwidths.seconds(Way.SAVE, self._levels.limits.estimated_bytes(RUN_TOKENS), now)

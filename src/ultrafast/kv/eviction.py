@@ -7,14 +7,13 @@ saves less of the fixed cost of a prefill. Pinned prompts go last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from ultrafast.kv.segment import SequenceKv
 
-
-def eviction_key(leaf: SequenceKv) -> tuple[bool, float, int, int]:
-    """The order in which leaves are evicted, smallest first; deterministic."""
-    return (leaf.is_kept, leaf.last_used_s, leaf.length, leaf.order)
+eviction_key: Callable[[SequenceKv], tuple[bool, float, int, int]] = attrgetter("is_kept", "last_used_s", "length", "order")
+"""The order in which leaves are evicted, smallest first; deterministic."""
 
 
 def choose_leaf(leaves: Iterable[SequenceKv]) -> SequenceKv | None:

@@ -15,16 +15,14 @@ from dataclasses import dataclass
 from ultrafast.core.step import CopyPrefix, KvOp, TrimSequence
 from ultrafast.kv.demotion import Demotion
 from ultrafast.kv.departure import Departures
-from ultrafast.kv.eviction import choose_leaf, eviction_key
-from ultrafast.kv.levels import KvLevels, LevelLimits
+from ultrafast.kv.leaves import CachedLeaves
+from ultrafast.kv.level import LevelLimits
+from ultrafast.kv.levels import KvLevels
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.kv.tree import Match, PrefixTree
 
 NUM_SPARE_SEQUENCES = 2
 """Sequence ids beyond running + cached: one is briefly both (a leaf arrives before another is evicted)."""
-
-OVERFLOW_SHARE = 2
-"""While they are being copied to host memory, the cached leaves may exceed `max_cached_tokens`, up to 1/2 of the pool."""
 
 
 def num_sequences(max_num_running: int, max_num_cached: int) -> int:
@@ -65,6 +63,7 @@ class KvLedger:
 
     Attributes:
         levels: the accounts of host memory and disk, or None.
+        leaves: finished sequences that are kept.
         departures: copies of sequences that will have to leave, or None where they are moved in one piece.
         now: time of the current plan, set by its maker (for the ages of what is evicted meanwhile).
         version: changes whenever cells may have become available or a new prefix was kept.
@@ -86,19 +85,24 @@ class KvLedger:
         self.capacity_tokens = capacity_tokens
         self.can_trim = can_trim
         self.has_cache = has_cache
-        self._max_num_cached = max_num_cached if has_cache else 0
-        self._max_cached_tokens = capacity_tokens if max_cached_tokens is None else max_cached_tokens
         self._block_size = block_size
         self._tree = PrefixTree()
         num_ids = num_sequences(max_num_running, max_num_cached)
         self._free_ids = list(range(first_seq_id + num_ids - 1, first_seq_id - 1, -1))
-        self._leaves: dict[int, SequenceKv] = {}
         self._num_opened = 0
         self._ops: list[KvOp] = []
         has_levels = has_cache and level_limits is not None and level_limits.host_bytes > 0
         self.levels = KvLevels(level_limits, self.note) if has_levels and level_limits else None
         self.demotion = Demotion(self.levels) if self.levels else None
         self.departures = Departures(self.levels) if self.levels and can_trim else None
+        self.leaves = CachedLeaves(
+            self._tree,
+            capacity_tokens=capacity_tokens,
+            max_num=max_num_cached if has_cache else 0,
+            max_tokens=capacity_tokens if max_cached_tokens is None else max_cached_tokens,
+            demotion=self.demotion,
+            free=self.free,
+        )
         self.now = 0.0
         self.version = 0
 
@@ -119,12 +123,8 @@ class KvLedger:
     @property
     def has_background(self) -> bool:
         return self.demotion is not None and (
-            self.demotion.has_work or (self.levels is not None and self.levels.has_writes_to_order)
+            self.demotion.has_work or (self.levels is not None and self.levels.writes.can_order)
         )
-
-    @property
-    def num_leaves(self) -> int:
-        return len(self._leaves)
 
     @property
     def usage(self) -> KvUsage:
@@ -176,7 +176,7 @@ class KvLedger:
         It adds nothing when another sequence already starts with the same tokens. Leaves that are a prefix of the new one add
         nothing any more and are freed, except where sequences cannot be cut: there each length is a point of reuse of its own.
         """
-        if not self._max_num_cached or sequence.namespace is None or sequence.length == 0:
+        if not self.leaves.are_kept or sequence.namespace is None or sequence.length == 0:
             self.free(sequence)
             return
         if self.departures is not None:
@@ -192,17 +192,8 @@ class KvLedger:
                     self.free(leaf)
         self._tree.deactivate(sequence)
         self.version += 1
-        sequence.last_used_s = now
-        self._leaves[sequence.seq_id] = sequence
-        if self.demotion is not None:
-            self.demotion.want(sequence)
-        while len(self._leaves) > self._max_num_cached:
-            self.evict_one()
-        # The newest leaf stays however long it is: one long conversation at a time is the commonest use of all.
-        # With levels below, `tick` does it, after copying.
-        while self.demotion is None and self.num_evictable > self._max_cached_tokens and len(self._leaves) > 1:
-            if not self.evict_one(must_free=True):
-                break
+        self.leaves.keep(sequence, now)
+        self.leaves.trim(self.now)
 
     def free(self, sequence: SequenceKv) -> None:
         """Forget a sequence, running or cached; its id and the cells that only it held are free."""
@@ -211,7 +202,7 @@ class KvLedger:
 
     def forget(self, sequence: SequenceKv) -> None:
         """Like `free`, for a sequence that the engine has already emptied (a copy that failed)."""
-        self._leaves.pop(sequence.seq_id, None)
+        self.leaves.forget(sequence)
         if self.demotion is not None:
             self.demotion.forget(sequence)
         if self.departures is not None:
@@ -221,29 +212,16 @@ class KvLedger:
         self._free_ids.append(sequence.seq_id)
 
     def evict_one(self, *, must_free: bool = False) -> bool:
-        """Evict the cached leaf of least value; with `must_free`, only one that holds evictable cells.
-
-        What a request being admitted needs is safe: `start` has shared it, so it is no longer evictable, whatever becomes of the
-        leaf it came from.
-
-        Returns:
-            False when there is no such leaf. Each success leaves fewer leaves, so a loop over it ends.
-        """
-        leaf = choose_leaf(leaf for leaf in self._leaves.values() if not must_free or self._tree.num_reclaimable(leaf) > 0)
-        if leaf is None:
-            return False
-        if self.demotion is not None and leaf.namespace is not None:
-            self.demotion.save_evicted(leaf, leaf.namespace, self.now)
-        self.free(leaf)
-        return True
+        """Evict the cached leaf of least value: see `CachedLeaves.evict_one`."""
+        return self.leaves.evict_one(self.now, must_free=must_free)
 
     def clear(self, now: float, *, with_disk: bool) -> None:
         """Forget all leaves and all that is outside the device, but for what running requests need."""
         self.now = now
-        for leaf in list(self._leaves.values()):
+        for leaf in self.leaves.all():
             self.free(leaf)
         if self.levels is not None:
-            self.levels.clear(with_disk=with_disk)
+            self.levels.holdings.clear(with_disk=with_disk)
 
     def swap_out(self, sequence: SequenceKv, namespace: str) -> None:
         """Copy the rest of a running sequence that leaves to host memory; the caller pins it there, then frees the sequence.
@@ -261,10 +239,10 @@ class KvLedger:
             self.departures.begin_plan()
         if self.demotion is not None and self.levels is not None:
             self.demotion.begin_plan()
-            self._shrink_cache(self.demotion, is_busy=is_busy)
+            self.leaves.shrink(self.demotion, now, is_busy=is_busy)
             self.demotion.step(now, is_busy=is_busy)
-            self.levels.order_writes(now)
-            self.levels.expire(now)
+            self.levels.writes.order(now)
+            self.levels.holdings.expire(now)
 
     def prepare_room(self, num_wanted: int, num_likely: int) -> None:
         """See that room can be had at once.
@@ -272,35 +250,8 @@ class KvLedger:
         For `num_wanted` cells leaves that are in host memory too are evicted; for `num_likely` more those that would be evicted
         are copied there first. Without host memory nothing is done: what is evicted in advance would be lost.
         """
-        demotion = self.demotion
-        if demotion is None or self.num_free >= num_wanted + num_likely:
-            return
-        num_free = self.num_free
-        for leaf in sorted(self._leaves.values(), key=eviction_key):
-            num_cells = self._tree.num_reclaimable(leaf)
-            if num_free >= num_wanted + num_likely or leaf.is_kept:
-                return
-            if demotion.is_wanted(leaf):
-                demotion.hurry(leaf)
-                return
-            if num_free < num_wanted and num_cells:
-                self.free(leaf)
-            num_free += num_cells
-
-    def _shrink_cache(self, demotion: Demotion, *, is_busy: bool) -> None:
-        """Bring the cached leaves down to what they may hold: those copied already at once, others when they are copied.
-
-        While nobody runs, idle cells slow nobody down, and the newest leaf stays however long it is.
-        """
-        while self.num_evictable > self._max_cached_tokens and (is_busy or len(self._leaves) > 1):
-            leaf = choose_leaf(leaf for leaf in self._leaves.values() if self._tree.num_reclaimable(leaf) > 0)
-            assert leaf is not None, "evictable cells without a leaf that holds them"
-            if leaf.is_kept:
-                return
-            if demotion.is_wanted(leaf) and self.num_evictable < self.capacity_tokens // OVERFLOW_SHARE:
-                demotion.hurry(leaf)
-                return
-            self.evict_one(must_free=True)
+        if self.demotion is not None and self.num_free < num_wanted + num_likely:
+            self.leaves.prepare_room(self.demotion, num_wanted, num_likely)
 
     def make_room(self, num_tokens: int) -> bool:
         """Evict cached leaves until `num_tokens` cells are free. False, with nothing evicted, when that cannot suffice."""

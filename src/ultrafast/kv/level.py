@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ultrafast.kv.budget import ByteBudget
 from ultrafast.kv.run import Run
@@ -11,6 +12,34 @@ from ultrafast.kv.value import value_of
 
 _MAX_CANDIDATES = 32
 """Of the runs that may go, so many least recently used ones are compared by value: O(1) however many there are."""
+
+RUN_OVERHEAD_BYTES = 4096
+"""Upper bound of what a run's state holds beside its tokens' KV: counts, and types and sizes per layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLimits:
+    """What the levels may use; facts of the engine and settings.
+
+    Attributes:
+        host_bytes, disk_bytes: budgets; 0 = the level is off. Disk needs host: bytes pass through it.
+        ttl_s: a run that was not used for so long is dropped.
+        bytes_per_token, fixed_bytes: size of a sequence's state.
+        model_key: identifies everything that KV depends on (model, build, types, flash attention).
+        can_trim: False = a sequence is moved as a whole or not at all.
+    """
+
+    host_bytes: int
+    disk_bytes: int = 0
+    ttl_s: float = 86_400.0
+    bytes_per_token: int = 1
+    fixed_bytes: int = 0
+    model_key: bytes = b""
+    can_trim: bool = True
+
+    def estimated_bytes(self, num_tokens: int) -> int:
+        """Upper bound of what so many tokens of a sequence take outside the device."""
+        return self.fixed_bytes + num_tokens * self.bytes_per_token + RUN_OVERHEAD_BYTES
 
 
 class Level:

@@ -9,6 +9,7 @@ shorter, and then nothing follows it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 RUN_TOKENS = 128
@@ -76,3 +77,24 @@ class Run:
     def is_usable(self) -> bool:
         """Its bytes are, or will be, in host memory, or can be read from disk."""
         return self.host is not Place.ABSENT or self.disk is Place.PRESENT
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Tokens [begin, end) of a sequence, after `parent`, which no level outside the device has."""
+
+    parent: bytes
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """A run that was found on disk at the start. `age_s`: since it was last used."""
+
+    parent: bytes
+    digest: bytes
+    start: int
+    tokens: tuple[int, ...]
+    num_bytes: int
+    age_s: float = 0.0

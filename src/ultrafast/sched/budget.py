@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from ultrafast.sched.chunks import (
     ALONE_STRETCH,
@@ -27,6 +27,7 @@ from ultrafast.sched.chunks import (
     IDLE_STRETCH,
     INTERRUPTIBLE_STRETCH,
     MIN_CHUNK_TOKENS,
+    Prefills,
 )
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
@@ -88,21 +89,21 @@ class StepBudget:
         count = bisect_right(range(1, num_wanted + 1), limit_s, key=lambda count: self._predict_s(count, 0))
         return count if self.is_limited else max(count, min(1, num_wanted))
 
-    def slack_s(self, due_s: float, prefills: Collection[LiveRequest]) -> float:
+    def slack_s(self, due_s: float, prefills: Prefills) -> float:
         """Return how long a step may take for prefills that can wait for the decodes of their own rank; else infinity.
 
         They can wait while even at the pace of the target step time their first tokens would come in time, with a margin.
         `due_s`: when the first of the decodes has its next token due; infinity = there are none.
         """
         slack_s = due_s - self._now
-        if slack_s == math.inf or not prefills or not self._cost.is_fitted:
+        if slack_s == math.inf or not self._cost.is_fitted:
             return math.inf
         token_s = self._cost.coefficients[2]
         decode_s = self._predict_s(0, 0)
         chunk_s = max(self._target_s - decode_s, MIN_CHUNK_TOKENS * token_s)
-        rest_s = token_s * sum([len(live.tokens) - live.num_computed for live in prefills])
+        rest_s = token_s * sum(prefills.lengths)
         needed_s = (rest_s + decode_s * rest_s / chunk_s if chunk_s > 0 else rest_s) * (1 + PREFILL_STRETCH)
-        return slack_s if self._now + needed_s < min([live.arrival_s + live.ttft_s for live in prefills]) else math.inf
+        return slack_s if self._now + needed_s < prefills.first_due.deadline_s else math.inf
 
     def num_prefill_tokens_fitting(self, num_kept: int, slack_s: float = math.inf) -> int:
         """Prefill tokens for the next rank.

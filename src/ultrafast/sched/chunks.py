@@ -40,17 +40,34 @@ class Chunk:
     num_tokens: int
 
 
-def divide(budget: int, prefills: list[LiveRequest]) -> list[Chunk]:
+class Prefills:
+    """Those of one urgency that have more than one token to compute, looked at once per step: hundreds may be there.
+
+    Args:
+        lives: at least one.
+
+    Attributes:
+        lengths: what is left to compute of each. first_due: the one whose first token is due first.
+    """
+
+    __slots__ = ("first_due", "lengths", "lives")
+
+    def __init__(self, lives: list[LiveRequest]) -> None:
+        self.lives = lives
+        self.lengths = [len(live.tokens) - live.num_computed for live in lives]
+        self.first_due = _first_due(lives)
+
+
+def divide(budget: int, prefills: Prefills) -> list[Chunk]:
     """Give the budget to at most `MAX_PREFILLS_PER_STEP` prefills, in the order in which they should be served.
 
-    The order is fewest tokens remaining first; the one whose deadline is nearest is sure of a share. All are of one urgency.
-    Sum of the chunks <= budget.
+    The order is fewest tokens remaining first; the one whose deadline is nearest is sure of a share. Sum of the chunks <= budget.
     """
-    if budget <= 0 or not prefills:
+    if budget <= 0:
         return []
-    if len(prefills) == 1:
-        return [Chunk(prefills[0], min(budget, prefills[0].num_remaining))]
-    first_due = _first_due(prefills)
+    lives, first_due = prefills.lives, prefills.first_due
+    if len(lives) == 1:
+        return [Chunk(first_due, min(budget, first_due.num_remaining))]
     promised = min(first_due.num_remaining, max(1, budget // FIRST_DUE_SHARE))
     shortest = _shortest(prefills, MAX_PREFILLS_PER_STEP)
     chosen = [live for live in shortest if live is not first_due][: MAX_PREFILLS_PER_STEP - 1]
@@ -61,19 +78,18 @@ def _length_key(live: LiveRequest) -> tuple[int, int]:
     return (len(live.tokens) - live.num_computed, live.order)
 
 
-def _first_due(prefills: list[LiveRequest]) -> LiveRequest:
-    deadlines_s = [live.arrival_s + live.ttft_s for live in prefills]
+def _first_due(lives: list[LiveRequest]) -> LiveRequest:
+    deadlines_s = [live.arrival_s + live.ttft_s for live in lives]
     first_s = min(deadlines_s)
     if deadlines_s.count(first_s) == 1:
-        return prefills[deadlines_s.index(first_s)]
-    return min([live for live in prefills if live.deadline_s == first_s], key=_order)
+        return lives[deadlines_s.index(first_s)]
+    return min([live for live in lives if live.deadline_s == first_s], key=_order)
 
 
-def _shortest(prefills: list[LiveRequest], count: int) -> list[LiveRequest]:
-    """The first `count` by `_length_key`. Hundreds may be in the middle of their prompts: numbers are sorted, not requests."""
-    lengths = [len(live.tokens) - live.num_computed for live in prefills]
-    longest = sorted(lengths)[min(count, len(lengths)) - 1]
-    candidates = [live for live, length in zip(prefills, lengths, strict=True) if length <= longest]
+def _shortest(prefills: Prefills, count: int) -> list[LiveRequest]:
+    """The first `count` by `_length_key`: numbers are sorted, not requests."""
+    longest = sorted(prefills.lengths)[min(count, len(prefills.lengths)) - 1]
+    candidates = [live for live, length in zip(prefills.lives, prefills.lengths, strict=True) if length <= longest]
     return sorted(candidates, key=_length_key)[:count]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ultrafast.core.errors import ConfigError
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
-from ultrafast.kv.levels import LevelLimits
+from ultrafast.kv.level import LevelLimits
 
 
 @dataclass(frozen=True, slots=True)

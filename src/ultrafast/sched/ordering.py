@@ -23,8 +23,19 @@ def order_key(live: LiveRequest) -> OrderKey:
 arrival_key: Callable[[LiveRequest], tuple[int, tuple[float, int]]] = attrgetter("urgency", "arrival")
 """The order among requests that hold a sequence: urgency, then arrival; blind to past preemptions."""
 
+_arrival: Callable[[LiveRequest], tuple[float, int]] = attrgetter("arrival")
+
 turn_key: Callable[[LiveRequest], tuple[float, tuple[float, int]]] = attrgetter("last_run_s", "arrival")
 """Whose turn it is inside a tier when not all can be in a step: whoever was in one least recently."""
+
+
+def choose_next_turn(lives: list[LiveRequest]) -> LiveRequest | None:
+    """The first by `turn_key`; times are compared first, since hundreds are asked of and few were in a step equally long ago."""
+    if not lives:
+        return None
+    times_s = [live.last_run_s for live in lives]
+    first_s = min(times_s)
+    return min([live for live, time_s in zip(lives, times_s, strict=True) if time_s == first_s], key=_arrival)
 
 
 def choose_victim(candidates: Iterable[LiveRequest]) -> LiveRequest | None:

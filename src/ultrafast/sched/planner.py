@@ -17,10 +17,10 @@ from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.segment import SequenceKv
 from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
-from ultrafast.sched.chunks import MIN_CHUNK_TOKENS, Chunk, divide
+from ultrafast.sched.chunks import MIN_CHUNK_TOKENS, Chunk, Prefills, divide
 from ultrafast.sched.cost import Row
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import arrival_key, choose_victim, turn_key
+from ultrafast.sched.ordering import arrival_key, choose_next_turn, choose_victim, turn_key
 from ultrafast.sched.places import Places
 from ultrafast.sched.state import SchedulerState
 
@@ -91,7 +91,7 @@ class Planner:
             if state.num_preempted > num_preempted:  # those who had to give way to more urgent ones are out of it
                 decodes, prefills = _with_sequence(decodes), _with_sequence(prefills)
             needs_turns = budget.is_limited or urgency in due_ranks
-            next_turn = min((*decodes, *prefills), key=turn_key, default=None) if needs_turns else None
+            next_turn = choose_next_turn(decodes + prefills) if needs_turns else None
             owed = next_turn if urgency in due_ranks else None
             budget.hold_back(state.reservations.step_share(urgency))
             num_decodes_left -= len(decodes)
@@ -164,11 +164,12 @@ class Planner:
     ) -> list[Chunk]:
         if self._limits.fixed_chunk_tokens:
             return self._fit([Chunk(prefilling[0], self._fixed_chunk(prefilling[0]))], budget, now)
-        num_tokens = budget.num_prefill_tokens_fitting(num_kept, budget.slack_s(due_s, prefilling))
-        if num_tokens <= 0 and owed in prefilling:
-            prefilling = [live for live in prefilling if live is owed]
+        prefills = Prefills(prefilling)
+        num_tokens = budget.num_prefill_tokens_fitting(num_kept, budget.slack_s(due_s, prefills))
+        if num_tokens <= 0 and owed is not None and owed in prefilling:
+            prefills = Prefills([owed])
             num_tokens = min(MIN_CHUNK_TOKENS, self._limits.max_step_tokens - budget.num_tokens - num_kept)
-        return self._fit(divide(num_tokens, prefilling), budget, now)
+        return self._fit(divide(num_tokens, prefills), budget, now)
 
     def _fixed_chunk(self, live: LiveRequest) -> int:
         """The next tokens as they were, or will be, cut each time: the prompt on a grid, the output token by token."""

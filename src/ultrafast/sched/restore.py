@@ -91,7 +91,7 @@ class Restorer:
         for part in parts:
             if not levels.fetch(part, now):
                 break
-            levels.pin([part])
+            levels.holdings.pin([part])
             fetched.append(part)
         if fetched:
             limit_s = max(MIN_WAIT_S, LATE_FACTOR * wait_s)
@@ -125,7 +125,7 @@ class Restorer:
             parts = [
                 part for part in levels.find(live.tokens, namespace, 0, len(live.tokens) - 1) if part.run.host is Place.PRESENT
             ]
-            levels.pin(parts)
+            levels.holdings.pin(parts)
             self._held[live] = parts
 
     # -- the start and after ------------------------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ class Restorer:
         awaited = self._awaited.get(live)
         from_disk = awaited.from_disk if awaited is not None else frozenset()
         if parts:
-            levels.pin(parts)
-            levels.used(parts, now)
+            levels.holdings.pin(parts)
+            levels.holdings.used(parts, now)
             self._loads[live] = deque(parts)
             for part in parts if live.num_cached_first is None else ():
                 if part.run.run_id in from_disk:
@@ -180,7 +180,7 @@ class Restorer:
             return
         if live in self.aside:
             self.aside.remove(live)
-        levels.unpin(self._loads.pop(live, ()))
+        levels.holdings.unpin(self._loads.pop(live, ()))
         self._let_go(live, levels)
 
     def _load_next(self, live: LiveRequest, levels: KvLevels) -> None:
@@ -196,13 +196,13 @@ class Restorer:
             live.num_computed = part.end
         else:
             self._give_up(live, levels)
-        levels.unpin([part])  # the load is ordered before any operation that drops the run
+        levels.holdings.unpin([part])  # the load is ordered before any operation that drops the run
         if not self._loads.get(live):
             self._loads.pop(live, None)
 
     def _give_up(self, live: LiveRequest, levels: KvLevels) -> None:
         """No room: what is not loaded yet is computed."""
-        levels.unpin(self._loads.pop(live))
+        levels.holdings.unpin(self._loads.pop(live))
         if live.num_cached_first is not None and not live.num_preemptions:
             live.num_cached_first = min(live.num_cached_first, live.num_computed)
             live.num_host_tokens = min(live.num_host_tokens, live.num_cached_first)
@@ -215,8 +215,8 @@ class Restorer:
     def _let_go(self, live: LiveRequest, levels: KvLevels) -> None:
         awaited = self._awaited.pop(live, None)
         if awaited is not None:
-            levels.unpin(awaited.parts)
-        levels.unpin(self._held.pop(live, ()))
+            levels.holdings.unpin(awaited.parts)
+        levels.holdings.unpin(self._held.pop(live, ()))
 
     @property
     def _token_s(self) -> float | None:

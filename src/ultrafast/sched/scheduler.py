@@ -22,7 +22,7 @@ from ultrafast.core.events import DropReason, Event
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus, Yielding
 from ultrafast.kv.ledger import KvUsage
-from ultrafast.kv.levels import FoundRun
+from ultrafast.kv.run import FoundRun
 from ultrafast.sched import outcome
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.gate import Gate

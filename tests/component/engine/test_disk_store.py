@@ -17,7 +17,7 @@ from ultrafast.engine.kvstore.disk import DiskStore
 from ultrafast.engine.kvstore.setup import open_levels
 from ultrafast.engine.options import EngineOptions
 from ultrafast.kv.digest import next_digest
-from ultrafast.kv.levels import FoundRun
+from ultrafast.kv.run import FoundRun
 
 KEY = b"k" * 16
 PARENT = b"p" * 16

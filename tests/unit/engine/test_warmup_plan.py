@@ -9,9 +9,9 @@ from ultrafast.engine.kvstore.wanted import restore_prefixes, wanted_digests
 from ultrafast.engine.llama.warmup import planned_shapes
 from ultrafast.engine.warmup_plan import WarmPrefix, WarmupPlan, read_warmup_plan
 from ultrafast.kv.digest import next_digest, root_digest
-from ultrafast.kv.levels import FoundRun, LevelLimits
+from ultrafast.kv.level import LevelLimits
 from ultrafast.kv.names import PrefixNames
-from ultrafast.kv.run import RUN_TOKENS
+from ultrafast.kv.run import RUN_TOKENS, FoundRun
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
 

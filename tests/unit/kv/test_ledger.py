@@ -60,7 +60,7 @@ def test_the_number_of_leaves_is_bounded_and_the_least_recently_used_goes() -> N
     ledger = _ledger()
     for i in range(3):
         ledger.finish(_run(ledger, [10 * i + 1, 10 * i + 2], now=float(i)), now=float(i))
-    assert ledger.num_leaves == 2
+    assert len(ledger.leaves) == 2
     assert ledger.match([1, 2, 3], "") is None
     assert ledger.match([21, 22, 23], "") is not None
 
@@ -82,7 +82,7 @@ def test_making_room_evicts_only_what_holds_evictable_cells() -> None:
     ledger.finish(_run(ledger, list(range(50, 80)), now=2.0), now=2.0)
     assert ledger.num_evictable == 30
     assert ledger.make_room(60)
-    assert ledger.num_leaves == 1, "the leaf whose cells all run was no use and stays"
+    assert len(ledger.leaves) == 1, "the leaf whose cells all run was no use and stays"
     assert ledger.usage.num_running_tokens == running.length
 
 
@@ -91,7 +91,7 @@ def test_making_room_in_vain_evicts_nothing() -> None:
     ledger.finish(_run(ledger, list(range(1, 21))), now=0.0)
     _run(ledger, list(range(30, 90)))
     assert not ledger.make_room(60)
-    assert ledger.num_leaves == 1
+    assert len(ledger.leaves) == 1
 
 
 def test_what_a_match_makes_active_is_not_available() -> None:
@@ -107,7 +107,7 @@ def test_a_prefix_leaf_stays_where_sequences_cannot_be_cut() -> None:
     ledger = _ledger(can_trim=False, max_num_cached=4)
     ledger.finish(_run(ledger, [1, 2, 3]), now=0.0)
     ledger.finish(_run(ledger, [1, 2, 3, 4, 5]), now=1.0)
-    assert ledger.num_leaves == 2
+    assert len(ledger.leaves) == 2
     match = ledger.match([1, 2, 3, 9, 9], "")
     assert match is not None
     assert match.num_tokens == 3
@@ -151,8 +151,8 @@ def test_an_idle_cache_holds_no_more_tokens_than_it_may() -> None:
     for round_ in range(5):
         ledger.finish(_run(ledger, [100 * round_ + i for i in range(1, 5)]), now=float(round_))
         assert ledger.num_evictable <= 10
-    assert ledger.num_leaves == 2
+    assert len(ledger.leaves) == 2
     assert ledger.match([401, 402, 403, 404, 9], "") is not None
     assert ledger.match([1, 2, 3, 4, 9], "") is None
     ledger.finish(_run(ledger, list(range(501, 540))), now=9.0)
-    assert ledger.num_leaves == 1, "a leaf above the limit stays while it is the newest"
+    assert len(ledger.leaves) == 1, "a leaf above the limit stays while it is the newest"

@@ -9,8 +9,9 @@ from ultrafast.core.step import DeleteRun, DropRun, KvMoved, KvOp, ReadRun, Save
 from ultrafast.kv.digest import next_digest, root_digest
 from ultrafast.kv.gate import FORGET_AFTER_S, Bandwidths, Way, worth_fetching
 from ultrafast.kv.index import Part
-from ultrafast.kv.levels import RUN_OVERHEAD_BYTES, FoundRun, KvLevels, LevelLimits
-from ultrafast.kv.run import RUN_TOKENS, Place, Run
+from ultrafast.kv.level import RUN_OVERHEAD_BYTES, LevelLimits
+from ultrafast.kv.levels import KvLevels
+from ultrafast.kv.run import RUN_TOKENS, FoundRun, Place, Run
 
 RUN_BYTES = RUN_TOKENS * 10 + RUN_OVERHEAD_BYTES
 
@@ -32,16 +33,16 @@ class Engine:
         return done
 
     def obey(self, *, is_ok: bool = True) -> None:
-        self.levels.order_writes(self.now)
+        self.levels.writes.order(self.now)
         ways = {SaveRun: "save", WriteRun: "write", ReadRun: "read"}
         results = [KvMoved(op.run_id, ways[type(op)], is_ok, self._size(op.run_id)) for op in self.ops if type(op) in ways]  # type: ignore[union-attr, index]
         self.ops.clear()
         self.levels.moved(results, self.now)
-        if self.ops or self.levels.has_writes_to_order:
+        if self.ops or self.levels.writes.can_order:
             self.obey(is_ok=is_ok)
 
     def _size(self, run_id: int) -> int:
-        run = self.levels.index.get(run_id)
+        run = self.levels.holdings.index.get(run_id)
         return run.num_bytes if run is not None else 1
 
     def found(self, tokens: list[int], namespace: str = "", start: int = 0) -> int:
@@ -84,7 +85,7 @@ def test_a_longer_end_replaces_the_shorter_one_and_nothing_is_saved_twice() -> N
     engine.save(story(1, 280))
     assert engine.save(story(1, 280)) == 0
     assert engine.save(story(1, 300)) == 1
-    assert len(engine.levels.index) == 3
+    assert len(engine.levels.holdings.index) == 3
     assert engine.save(story(1, 290)) == 0
 
 
@@ -103,12 +104,12 @@ def test_ends_go_before_beginnings_and_the_beginning_of_a_new_chain_is_safe() ->
 def test_what_is_used_stays_and_what_is_kept_stays_whatever_comes() -> None:
     engine = Engine(host_runs=6)
     engine.save(story(1))
-    engine.levels.keep(story(1), "")
+    engine.levels.holdings.keep(story(1), "")
     for name in range(2, 9):
         engine.now += 1000.0
         engine.save(story(name))
     assert engine.found(story(1)) == 300
-    engine.levels.clear(with_disk=True)
+    engine.levels.holdings.clear(with_disk=True)
     assert engine.found(story(1)) == 0
 
 
@@ -116,7 +117,7 @@ def test_hits_outweigh_age() -> None:
     engine = Engine(host_runs=6)
     engine.save(story(1))
     for _ in range(5):
-        engine.levels.used(engine.levels.find(story(1), "", 0, 300), 0.0)
+        engine.levels.holdings.used(engine.levels.find(story(1), "", 0, 300), 0.0)
     engine.now = 100.0
     engine.save(story(2))
     engine.now = 110.0
@@ -128,12 +129,12 @@ def test_hits_outweigh_age() -> None:
 def test_too_old_is_dropped_everywhere() -> None:
     engine = Engine(disk_runs=10, ttl_s=60.0)
     engine.save(story(1))
-    engine.levels.expire(60.0)
+    engine.levels.holdings.expire(60.0)
     assert engine.found(story(1)) == 300
-    engine.levels.expire(61.0)
+    engine.levels.holdings.expire(61.0)
     assert engine.found(story(1)) == 0
     assert {type(op) for op in engine.ops} == {DropRun, DeleteRun}
-    assert engine.levels.host.budget.used_bytes == engine.levels.disk.budget.used_bytes == 0
+    assert engine.levels.holdings.host.budget.used_bytes == engine.levels.holdings.disk.budget.used_bytes == 0
 
 
 def test_what_host_memory_loses_the_disk_still_has() -> None:
@@ -157,7 +158,7 @@ def test_what_is_still_on_its_way_to_the_disk_is_not_told_as_there() -> None:
     missing = engine.levels.unsaved(story(1), "")
     for piece in missing:
         engine.levels.save(piece, 0, story(1), engine.now)
-    engine.levels.order_writes(engine.now)
+    engine.levels.writes.order(engine.now)
     before = engine.levels.stats()
     assert before.disk_bytes == 3 * RUN_BYTES - (3 * RUN_TOKENS - 300) * 10, "charged before it comes"
     assert (before.num_host_tokens, before.num_disk_tokens) == (300, 0)
@@ -172,7 +173,7 @@ def test_a_read_that_fails_is_a_miss_from_then_on() -> None:
     engine.levels.fetch(part, 0.0)
     engine.obey(is_ok=False)
     assert engine.found(story(1, 128)) == 0
-    assert engine.levels.host.budget.used_bytes == engine.levels.disk.budget.used_bytes == 0
+    assert engine.levels.holdings.host.budget.used_bytes == engine.levels.holdings.disk.budget.used_bytes == 0
 
 
 def test_what_is_found_at_the_start_fits_the_quota_oldest_first() -> None:
@@ -185,7 +186,7 @@ def test_what_is_found_at_the_start_fits_the_quota_oldest_first() -> None:
 def test_stale_results_are_ignored() -> None:
     engine = Engine(disk_runs=10)
     engine.levels.moved([KvMoved(99, way, True, 10) for way in ("save", "load", "write", "read")], 0.0)
-    assert len(engine.levels.index) == 0
+    assert len(engine.levels.holdings.index) == 0
 
 
 def _found(tokens: list[int], age_s: float = 0.0) -> FoundRun:
@@ -239,32 +240,43 @@ _ACTIONS = st.one_of(
 )
 
 
+def test_a_disk_that_fails_takes_whole_chains_with_it() -> None:
+    engine = Engine(host_runs=8, disk_runs=8)
+    engine.save(story(1, 300))
+    engine.levels.holdings.make_host_room(8 * RUN_BYTES, 0.0)
+    engine.obey()
+    assert engine.levels.find(story(1, 300), "", 0, 300), "on disk only"
+    engine.levels.moved([KvMoved(99, "write", False, is_broken=True)], 0.0)
+    assert len(engine.levels.holdings.index) == len(engine.levels.holdings.disk) == 0
+    assert not engine.levels.writes.is_on
+
+
 @given(st.lists(_ACTIONS, max_size=40), st.integers(1, 8), st.integers(0, 8))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_books_always_agree(actions: list[tuple[str, object]], host_runs: int, disk_runs: int) -> None:
     engine = Engine(host_runs=host_runs, disk_runs=disk_runs, ttl_s=1000.0)
     for action, value in actions:
         _act(engine, action, value)
-        for level, place in ((engine.levels.host, "host"), (engine.levels.disk, "disk")):
-            runs = [run for run in engine.levels.index.runs() if getattr(run, place) is not Place.ABSENT]
+        for level, place in ((engine.levels.holdings.host, "host"), (engine.levels.holdings.disk, "disk")):
+            runs = [run for run in engine.levels.holdings.index.runs() if getattr(run, place) is not Place.ABSENT]
             assert sorted(run.run_id for run in runs) == sorted(run.run_id for run in level.runs())
             assert level.budget.used_bytes == sum(run.num_bytes for run in runs) <= level.budget.capacity_bytes
             assert level.num_tokens == sum(len(run.tokens) for run in runs)
-        for run in engine.levels.index.runs():
+        for run in engine.levels.holdings.index.runs():
             assert run.is_usable
             assert run.num_pins == 0
-            assert run.start == 0 or engine.levels.index.with_digest(run.parent), "a run that nobody can find"
+            assert run.start == 0 or engine.levels.holdings.index.with_digest(run.parent), "a run that nobody can find"
 
 
 def _act(engine: Engine, action: str, value: object) -> None:
     levels = engine.levels
     if action == "wait":
         engine.now += value  # type: ignore[operator]
-        levels.expire(engine.now)
+        levels.holdings.expire(engine.now)
     elif action == "break":
-        levels.switch_off_disk()
+        levels.writes.switch_off()
     elif action == "clear":
-        levels.clear(with_disk=bool(value))
+        levels.holdings.clear(with_disk=bool(value))
     else:
         tokens = story(*value)  # type: ignore[misc]
         if action == "save":
@@ -272,7 +284,7 @@ def _act(engine: Engine, action: str, value: object) -> None:
         parts = levels.find(tokens, "", 0, len(tokens))
         assert all(list(part.run.tokens[: part.num_tokens]) == tokens[part.begin : part.end] for part in parts)
         if action == "use":
-            levels.used(parts, engine.now)
+            levels.holdings.used(parts, engine.now)
         if action == "fetch":
             for part in parts:
                 levels.fetch(part, engine.now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from math import inf
 from typing import Any
 
@@ -14,12 +15,12 @@ from ultrafast.core.request import Request, RequestState, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
-from ultrafast.sched.chunks import FALLBACK_CHUNK_TOKENS, MAX_PREFILLS_PER_STEP, divide
+from ultrafast.sched.chunks import FALLBACK_CHUNK_TOKENS, MAX_PREFILLS_PER_STEP, Prefills, divide
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import choose_victim
+from ultrafast.sched.ordering import choose_next_turn, choose_victim
 from ultrafast.sched.sharing import find_leader
 from ultrafast.sched.waiting import WaitingQueue
 
@@ -60,6 +61,29 @@ def test_the_queue_forgets_what_was_discarded_and_sweeps_its_garbage() -> None:
     assert head.order == 990
 
 
+def test_a_request_that_waits_keeps_no_list_of_its_tokens_and_makes_it_when_asked() -> None:
+    live = _live(1, [5, 6, 7], output_tokens=(8,))
+    queue = WaitingQueue()
+    live.fold()
+    queue.push(live)
+    assert queue.num_tokens_of(live.rank) == 4
+    queue.discard(live)
+    assert not any(isinstance(held, list) for held in gc.get_referents(live)), "no list for the garbage collector to walk"
+    assert live.tokens == [5, 6, 7, 8]
+    live.state = RequestState.PREEMPTED
+    live.tokens.append(9)
+    live.fold()
+    assert live.tokens == [5, 6, 7, 8, 9], "its output is nowhere else"
+
+
+def test_the_next_turn_is_of_whoever_was_in_a_step_least_recently_then_by_arrival() -> None:
+    lives = [_live(1, arrival_s=3.0), _live(2, arrival_s=2.0), _live(3, arrival_s=1.0)]
+    for live, last_run_s in zip(lives, (5.0, 5.0, 6.0), strict=True):
+        live.last_run_s = last_run_s
+    assert choose_next_turn(lives) is lives[1]
+    assert choose_next_turn([]) is None
+
+
 def test_the_victim_is_the_youngest_of_the_least_urgent_tier() -> None:
     lives = [
         _live(1, tier="flex", arrival_s=1.0),
@@ -74,18 +98,18 @@ def test_the_victim_is_the_youngest_of_the_least_urgent_tier() -> None:
 
 @given(
     budget=st.integers(0, 300),
-    sizes=st.lists(st.tuples(st.integers(2, 400), st.floats(0, 9)), max_size=8),
+    sizes=st.lists(st.tuples(st.integers(2, 400), st.floats(0, 9)), min_size=1, max_size=8),
 )
 @settings(deadline=None, derandomize=True)
 def test_chunks_never_exceed_the_budget_and_the_first_due_always_gets_its_share(
     budget: int, sizes: list[tuple[int, float]]
 ) -> None:
     lives = [_live(i, size, arrival_s=arrival_s) for i, (size, arrival_s) in enumerate(sizes)]
-    chunks = divide(budget, lives)
+    chunks = divide(budget, Prefills(lives))
     assert sum(chunk.num_tokens for chunk in chunks) == min(budget, sum(chunk.live.num_remaining for chunk in chunks))
     assert len(chunks) <= MAX_PREFILLS_PER_STEP
     assert all(0 < chunk.num_tokens <= chunk.live.num_remaining for chunk in chunks)
-    if budget and lives:
+    if budget:
         first_due = min(lives, key=lambda live: (live.deadline_s, live.order))
         share = {chunk.live: chunk.num_tokens for chunk in chunks}[first_due]
         assert share >= min(first_due.num_remaining, max(1, budget // 4))
@@ -93,7 +117,7 @@ def test_chunks_never_exceed_the_budget_and_the_first_due_always_gets_its_share(
 
 def test_a_short_prefill_gets_what_it_needs_beside_a_long_one() -> None:
     long, short = _live(1, 400, arrival_s=0.0), _live(2, 20, arrival_s=1.0)
-    assert [(chunk.live.order, chunk.num_tokens) for chunk in divide(32, [long, short])] == [(2, 20), (1, 12)]
+    assert [(chunk.live.order, chunk.num_tokens) for chunk in divide(32, Prefills([long, short]))] == [(2, 20), (1, 12)]
 
 
 def _fitted_cost() -> CostModel:

@@ -30,7 +30,7 @@ from ultrafast.engine.kvstore.run_file import (
     write_file,
 )
 from ultrafast.engine.kvstore.store import Job
-from ultrafast.kv.levels import FoundRun
+from ultrafast.kv.run import FoundRun
 
 
 class DiskStore:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ultrafast.engine.kvstore.disk import DiskStore
 from ultrafast.engine.options import EngineFacts, EngineOptions
-from ultrafast.kv.levels import LevelLimits
+from ultrafast.kv.level import LevelLimits
 
 _log = logging.getLogger("ultrafast.engine")
 

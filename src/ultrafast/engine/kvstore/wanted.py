@@ -12,9 +12,8 @@ from pathlib import Path
 from ultrafast.core.errors import ConfigError
 from ultrafast.engine.kvstore.setup import say, tell
 from ultrafast.engine.warmup_plan import WarmPrefix, read_warmup_plan
-from ultrafast.kv.levels import FoundRun
 from ultrafast.kv.names import KEY_BYTES, PrefixNames
-from ultrafast.kv.run import RUN_TOKENS
+from ultrafast.kv.run import RUN_TOKENS, FoundRun
 from ultrafast.sched.scheduler import Scheduler
 
 

@@ -1,0 +1,131 @@
+"""Cached leaves: finished sequences whose KV stays on the device for whoever begins alike, and which of them goes when.
+
+finish --keep--> |leaf|leaf|leaf|     at most `max_num`, and `max_tokens` cells that nobody runs on
+|    |    |
+|    |    +--> evicted for want of room (the one of least value), copied to host memory first
+|    +-------> evicted in advance for what waits, where host memory has it already
++------------> freed by a longer one that starts with the same tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ultrafast.kv.demotion import Demotion
+from ultrafast.kv.eviction import choose_leaf, eviction_key
+from ultrafast.kv.segment import SequenceKv
+from ultrafast.kv.tree import PrefixTree
+
+OVERFLOW_SHARE = 2
+"""While they are being copied to host memory, the cached leaves may exceed `max_tokens`, up to 1/2 of the pool."""
+
+
+class CachedLeaves:
+    """Owned by the ledger, which alone opens and closes sequences.
+
+    Args:
+        tree: of the pool.
+        capacity_tokens: cells in the pool.
+        max_num: leaves to keep; 0 = nothing is kept.
+        max_tokens: evictable cells to keep at most when a request finishes, its own aside.
+        demotion: copies to host memory, or None.
+        free: forgets a sequence, and removes it here.
+    """
+
+    def __init__(
+        self,
+        tree: PrefixTree,
+        *,
+        capacity_tokens: int,
+        max_num: int,
+        max_tokens: int,
+        demotion: Demotion | None,
+        free: Callable[[SequenceKv], None],
+    ) -> None:
+        self._tree = tree
+        self._capacity_tokens = capacity_tokens
+        self._max_num = max_num
+        self._max_tokens = max_tokens
+        self._demotion = demotion
+        self._free = free
+        self._leaves: dict[int, SequenceKv] = {}
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+    def all(self) -> list[SequenceKv]:
+        return list(self._leaves.values())
+
+    @property
+    def are_kept(self) -> bool:
+        """There are leaves at all."""
+        return self._max_num > 0
+
+    def keep(self, sequence: SequenceKv, now: float) -> None:
+        """A sequence has become a leaf; `trim` sees to the limits."""
+        sequence.last_used_s = now
+        self._leaves[sequence.seq_id] = sequence
+        if self._demotion is not None:
+            self._demotion.want(sequence)
+
+    def forget(self, sequence: SequenceKv) -> None:
+        """A sequence is gone; it need not have been a leaf."""
+        self._leaves.pop(sequence.seq_id, None)
+
+    def trim(self, now: float) -> None:
+        """Evict down to the limits, after one more was kept.
+
+        The newest leaf stays however long it is: one long conversation at a time is the commonest use of all. With levels below
+        the pool `shrink` sees to the cells, after copying.
+        """
+        while len(self._leaves) > self._max_num:
+            self.evict_one(now)
+        while self._demotion is None and self._tree.num_evictable > self._max_tokens and len(self._leaves) > 1:
+            if not self.evict_one(now, must_free=True):
+                break
+
+    def evict_one(self, now: float, *, must_free: bool = False) -> bool:
+        """Evict the cached leaf of least value; with `must_free`, only one that holds evictable cells.
+
+        What a request being admitted needs is safe: it is shared by then, so it is no longer evictable, whatever becomes of the
+        leaf it came from.
+
+        Returns:
+            False when there is no such leaf. Each success leaves fewer leaves, so a loop over it ends.
+        """
+        leaf = choose_leaf(leaf for leaf in self._leaves.values() if not must_free or self._tree.num_reclaimable(leaf) > 0)
+        if leaf is None:
+            return False
+        if self._demotion is not None and leaf.namespace is not None:
+            self._demotion.save_evicted(leaf, leaf.namespace, now)
+        self._free(leaf)
+        return True
+
+    def prepare_room(self, demotion: Demotion, num_wanted: int, num_likely: int) -> None:
+        """See that room can be had at once: see `KvLedger.prepare_room`."""
+        num_free = self._capacity_tokens - self._tree.num_used
+        for leaf in sorted(self._leaves.values(), key=eviction_key):
+            num_cells = self._tree.num_reclaimable(leaf)
+            if num_free >= num_wanted + num_likely or leaf.is_kept:
+                return
+            if demotion.is_wanted(leaf):
+                demotion.hurry(leaf)
+                return
+            if num_free < num_wanted and num_cells:
+                self._free(leaf)
+            num_free += num_cells
+
+    def shrink(self, demotion: Demotion, now: float, *, is_busy: bool) -> None:
+        """Bring the leaves down to what they may hold: those copied already at once, others when they are copied.
+
+        While nobody runs, idle cells slow nobody down, and the newest leaf stays however long it is.
+        """
+        while self._tree.num_evictable > self._max_tokens and (is_busy or len(self._leaves) > 1):
+            leaf = choose_leaf(leaf for leaf in self._leaves.values() if self._tree.num_reclaimable(leaf) > 0)
+            assert leaf is not None, "evictable cells without a leaf that holds them"
+            if leaf.is_kept:
+                return
+            if demotion.is_wanted(leaf) and self._tree.num_evictable < self._capacity_tokens // OVERFLOW_SHARE:
+                demotion.hurry(leaf)
+                return
+            self.evict_one(now, must_free=True)
