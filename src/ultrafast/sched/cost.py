@@ -17,6 +17,9 @@ _MAX_GROWTH = 2
 _RIDGE = 1e-6
 _MATURE_PREFILL_STEPS = 20
 """Before, the fit itself still moves, and what it moves by would be taken for a slope."""
+_ERROR_WEIGHT = 0.25
+_MAX_ERROR = 0.4
+"""The last few chunks correct what a prefill token is believed to cost, by so much at most."""
 _MIN_SLOPE_TOKENS = 8
 """Smaller chunks have a price of their own (a matrix product of few rows), whatever is in the pool."""
 _REFIT_DECODES = 8
@@ -37,6 +40,7 @@ class CostModel:
         self._output_slope = Slope()
         self._token_slope = Slope()
         self._output_slope_s = self._token_slope_s = 0.0
+        self._token_error = 1.0
         self._moments = {True: _Moments(), False: _Moments()}
         self._num_prefill_steps = 0
         self._largest_prefill = 0.0
@@ -50,7 +54,7 @@ class CostModel:
             self._fitted = _fit(self._moments[True], self._moments[False])
         base_s, output_s, token_s = self._fitted
         kv = self.num_kv_tokens
-        return base_s, output_s + self._output_slope_s * kv, token_s + self._token_slope_s * kv
+        return base_s, output_s + self._output_slope_s * kv, (token_s + self._token_slope_s * kv) * self._token_error
 
     @property
     def is_fitted(self) -> bool:
@@ -68,7 +72,9 @@ class CostModel:
         self._learn_slope(num_outputs, num_prefill_tokens, duration_s)
         kv = self.num_kv_tokens
         attention_s = kv * (self._output_slope_s * num_outputs + self._token_slope_s * num_prefill_tokens)
-        self._moments[has_prefill].add(num_outputs, num_prefill_tokens, duration_s, duration_s - attention_s)
+        self._moments[has_prefill].add(
+            num_outputs, num_prefill_tokens, duration_s, max(duration_s - attention_s, 0.2 * duration_s)
+        )
         self._num_unfitted_decodes += 1
         if has_prefill or self._num_unfitted_decodes >= _REFIT_DECODES:
             self._fitted = None
@@ -78,17 +84,28 @@ class CostModel:
         """From steps in which nearly everything is of one kind; the rest is taken off as it is predicted."""
         if self._num_prefill_steps < _MATURE_PREFILL_STEPS:
             return
-        base_s, output_s, _ = self.coefficients
+        base_s, output_s, token_s = self.coefficients
         weight = 1.0 / duration_s
         if num_prefill_tokens >= _MIN_SLOPE_TOKENS:
             own_s = duration_s - base_s - output_s * num_outputs
             if own_s > duration_s / 2:
+                self._correct(own_s / (token_s * num_prefill_tokens) if token_s > 0 else 1.0)
                 self._token_slope.observe(self.num_kv_tokens, own_s / num_prefill_tokens, weight * num_prefill_tokens)
                 self._token_slope_s = self._token_slope.value
         elif not num_prefill_tokens and num_outputs:
             self._output_slope.observe(self.num_kv_tokens, (duration_s - base_s) / num_outputs, weight * num_outputs)
             if self._num_unfitted_decodes == 0:
                 self._output_slope_s = self._output_slope.value
+
+    def _correct(self, ratio: float) -> None:
+        """A chunk's tokens took `ratio` times as long as was predicted: believe a part of it at once.
+
+        Cost is not quite linear (attention of fewer than 64 rows runs on a slower path of the CPU backend), and both the fit and
+        the slopes are slower than the size of chunks changes.
+        """
+        seen = self._token_error * max(1 - _MAX_ERROR, min(ratio, 1 + _MAX_ERROR))
+        error = self._token_error + _ERROR_WEIGHT * (seen - self._token_error)
+        self._token_error = max(1 - _MAX_ERROR, min(error, 1 + _MAX_ERROR))
 
     def predict_s(self, num_outputs: int, num_prefill_tokens: int) -> float:
         c0, c_out, c_tok = self.coefficients
