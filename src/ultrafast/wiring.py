@@ -136,6 +136,7 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         lifespan=lambda: _lifespan(engine, service, start, request_log),
         cache=engine,
         tiers=settings.tiers,
+        engine_state=lambda: engine.state,
     )
 
 

@@ -24,7 +24,7 @@ from ultrafast.api.slo import SloAccount
 from ultrafast.api.tokens import Tokens
 from ultrafast.config.settings import ServerSettings, TiersSettings
 from ultrafast.core.clock import Clock
-from ultrafast.engine.health import EngineHealth
+from ultrafast.engine.health import EngineHealth, EngineState
 from ultrafast.observe.recorder import Recorder
 
 
@@ -41,6 +41,7 @@ def build_app(
     clock: Clock = time.monotonic,
     cache: CachePort | None = None,
     tiers: TiersSettings | None = None,
+    engine_state: Callable[[], EngineState] | None = None,
 ) -> Edge:
     """Return the application.
 
@@ -56,6 +57,7 @@ def build_app(
         clock: the clock of engine and serving.
         cache: the engine's KV cache, for its administration.
         tiers: the section `tiers`.
+        engine_state: the state out of `engine_health`, if that is to be had for less: every request asks.
     """
     context = EdgeContext(
         service,
@@ -67,12 +69,14 @@ def build_app(
         clock,
         cache,
         tiers or TiersSettings(),
+        engine_state or (lambda: engine_health().state),
     )
     extra_routes = tuple(extra_routes)
     *ours, home = _routes(context, extra_routes)
     extra = [_extra(context, route) for route in extra_routes]
     router = Router([*ours, *extra, home], redirect_slashes=False, default=_refuse_unknown)
-    return Edge(context, router, lifespan)
+    shortcuts = {("POST", route.path): route.app for route in ours if "POST" in (route.methods or ())}
+    return Edge(context, router, lifespan, shortcuts)
 
 
 def _routes(context: EdgeContext, extra_routes: tuple[ExtraRoute, ...]) -> list[Route]:

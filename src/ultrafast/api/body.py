@@ -21,8 +21,11 @@ async def read_body(exchange: Exchange, max_body_bytes: int, timeout_s: float) -
     """
     _check_headers(exchange, max_body_bytes)
     try:
-        async with asyncio.timeout(timeout_s):
+        if exchange.is_body_here:
             body = await _read(exchange, max_body_bytes)
+        else:
+            async with asyncio.timeout(timeout_s):
+                body = await _read(exchange, max_body_bytes)
     except TimeoutError:
         raise ApiError(
             408, "request_timeout", f"The request body did not arrive within {timeout_s:g} s.", closes_connection=True
@@ -52,11 +55,13 @@ def _check_headers(exchange: Exchange, max_body_bytes: int) -> None:
     length = headers.get(b"content-length")
     if length is None and b"transfer-encoding" not in headers:
         raise ApiError(411, "length_required", "The request has no body.", hint="send a JSON body with a content-length")
-    if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+    if b"transfer-encoding" in headers and headers[b"transfer-encoding"].strip().lower() != b"chunked":
         raise ApiError(415, "unsupported_encoding", "The only transfer-encoding is chunked.", hint="send the body as it is")
     if length is not None and length.isdigit() and int(length) > max_body_bytes:
         raise _too_large(max_body_bytes)
-    _check_media_type(headers.get(b"content-type", b""), headers.get(b"content-encoding", b"identity"))
+    content_type, encoding = headers.get(b"content-type", b""), headers.get(b"content-encoding")
+    if content_type != b"application/json" or encoding is not None:
+        _check_media_type(content_type, b"identity" if encoding is None else encoding)
 
 
 def _check_media_type(content_type: bytes, encoding: bytes) -> None:

@@ -29,7 +29,7 @@ class EdgeContext:
     """Given to every route by `api.app`.
 
     Attributes:
-        engine_health: read by the readiness check; never waits for the engine.
+        engine_health: read by the readiness check; never waits for the engine. `engine_state`: its state alone.
         cache: the KV cache, for its administration; None = there is nothing to administer.
         tiers: what each tier promises.
         clock: the clock of the engine and of serving, so that stamps can be compared.
@@ -44,6 +44,7 @@ class EdgeContext:
     clock: Clock = time.monotonic
     cache: CachePort | None = None
     tiers: TiersSettings = field(default_factory=TiersSettings)
+    engine_state: Callable[[], EngineState] = field(default=lambda: EngineState.READY)
 
     async def read(self, exchange: Exchange, kind: type[Body]) -> tuple[Body, dict[str, Any]]:
         """Return the body of a POST, checked and as the client wrote it; see `read_body` and `parse_body` for errors."""
@@ -64,7 +65,9 @@ class EdgeContext:
         Raises:
             UnavailableError: it still loads, or it has given up.
         """
-        state = self.engine_health().state
+        state = self.engine_state()
+        if state is EngineState.READY:
+            return
         if state is EngineState.STARTING:
             raise UnavailableError(
                 "The model is still loading.", code="model_loading", hint="wait until GET /health/ready answers 200"
@@ -111,17 +114,22 @@ class Endpoint:
         needs_key: bool = True,
         needs_engine: bool = True,
     ) -> None:
-        self._keys = context.keys if needs_key else ApiKeys()
+        self._keys = context.keys if needs_key and not context.keys.is_open else None
         self._check_engine = context.check_engine if needs_engine else None
         self._route = route
         self._handle = handle
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002 - ASGI's signature
         """Answer one request; the exchange in the scope has everything."""
-        exchange: Exchange = scope[SCOPE_KEY]
+        await self.answer(scope[SCOPE_KEY])
+
+    async def answer(self, exchange: Exchange) -> None:
+        """The same for an exchange at hand."""
         exchange.route = self._route
-        exchange.key_name = self._keys.check(exchange.headers.get(b"authorization"))
-        exchange.tenant = self._keys.tenant(exchange.headers.get(b"authorization"))
+        if self._keys is not None:
+            authorization = exchange.headers.get(b"authorization")
+            exchange.key_name = self._keys.check(authorization)
+            exchange.tenant = self._keys.tenant(authorization)
         if self._check_engine is not None:
             self._check_engine()
         await self._handle(exchange)

@@ -6,7 +6,7 @@ Pure ASGI: nothing between the server and a route wraps `receive` or `send`, so 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from starlette.exceptions import HTTPException
@@ -14,7 +14,7 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from ultrafast.api.body import discard_body
-from ultrafast.api.context import EdgeContext
+from ultrafast.api.context import EdgeContext, Endpoint
 from ultrafast.api.errors import ApiError, error_body, error_headers, status_of
 from ultrafast.api.exchange import SCOPE_KEY, ClientGoneError, Exchange
 from ultrafast.core.errors import UltrafastError
@@ -35,10 +35,18 @@ class Edge:
         lifespan: context that is entered before the first request and left after the last.
     """
 
-    def __init__(self, context: EdgeContext, router: Router, lifespan: Lifespan | None = None) -> None:
+    def __init__(
+        self,
+        context: EdgeContext,
+        router: Router,
+        lifespan: Lifespan | None = None,
+        shortcuts: Mapping[tuple[str, str], Endpoint] | None = None,
+    ) -> None:
+        """`shortcuts`: (method, path) of routes without parameters that the router need not be asked for."""
         self.context = context
         self.lifespan: Lifespan = lifespan or nullcontext
         self._router = router
+        self._shortcuts = shortcuts or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan of the server."""
@@ -60,8 +68,13 @@ class Edge:
             self._record(exchange)
 
     async def _serve(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        scope = exchange.scope
         try:
-            await self._router(exchange.scope, receive, send)
+            endpoint = self._shortcuts.get((scope["method"], scope["path"]))
+            if endpoint is None or scope.get("root_path"):
+                await self._router(scope, receive, send)
+            else:
+                await endpoint.answer(exchange)
         except HTTPException as error:
             await self._answer_error(exchange, _routing_error(error, exchange))
         except (ApiError, UltrafastError) as error:

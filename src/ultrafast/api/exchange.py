@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
-import uuid
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Any, Protocol
@@ -54,21 +54,39 @@ class DirectWriter(Protocol):
         """Whether a piece would go out at this moment: the body has begun, and the client reads."""
         ...
 
+    def close(self) -> None:
+        """Be closed from now on."""
+        ...
+
     def __call__(self, data: bytes) -> None:
         """Write a piece; only at once after `is_open`."""
         ...
 
 
 class Connection:
-    """What the server knows of one request before the application does. Put into the scope by `api.protocol`."""
+    """What the server knows of one request before the application does. Put into the scope by `api.protocol`.
 
-    __slots__ = ("abort", "arrival_s", "body_complete_s", "writer")
+    Attributes:
+        on_lost: called when the client leaves before the end of the answer.
+        is_lost: it has left.
+    """
 
-    def __init__(self, arrival_s: float, abort: Callable[[], None]) -> None:
+    __slots__ = ("abort", "arrival_s", "body_complete_s", "is_lost", "on_lost", "resume_reading", "writer")
+
+    def __init__(self, arrival_s: float, abort: Callable[[], None], resume_reading: Callable[[], None]) -> None:
         self.arrival_s = arrival_s
         self.body_complete_s: float | None = None
         self.abort = abort
+        self.resume_reading = resume_reading
         self.writer: DirectWriter | None = None
+        self.on_lost: Callable[[], None] | None = None
+        self.is_lost = False
+
+    def lose(self) -> None:
+        """The client has left."""
+        self.is_lost = True
+        if self.on_lost is not None:
+            self.on_lost()
 
 
 class Exchange:
@@ -81,6 +99,7 @@ class Exchange:
         status: 0 until the answer started; 499 when the client left before its end.
         body_read_s: from the arrival until the whole body was there.
         write_blocked_s: time spent in writes, most of it waiting for a slow reader.
+        direct: writes past the server's coroutines while it is open; who does sets `last_write_s`. None without `api.protocol`.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, clock: Clock, write_stall_timeout_s: float) -> None:
@@ -110,10 +129,15 @@ class Exchange:
         self.interruption: Interruption | None = None
         self._is_bug_logged = False
         self._send = send
-        self._writer = connection.writer if connection else None
+        self.direct: DirectWriter | None = connection.writer if connection else None
         self._timeout: asyncio.Timeout | None = None
 
     # -- reading
+
+    @property
+    def is_body_here(self) -> bool:
+        """The server has the whole body: reading it takes no time."""
+        return self.connection is not None and self.connection.body_complete_s is not None
 
     def on_body_complete(self) -> None:
         """The whole body is there: the network has done its part."""
@@ -122,8 +146,28 @@ class Exchange:
         self.body_read_s = max(0.0, (done_s or self.clock()) - self.arrival_s)
         self.is_body_complete = True
 
+    def interrupt_when_lost(self) -> bool:
+        """Have the answer interrupted as soon as the client closes its connection, without a task.
+
+        Returns:
+            False where the server does not tell; then there must be a task for `watch_disconnect`.
+        """
+        connection = self.connection
+        if connection is None:
+            return False
+        if connection.is_lost:
+            self.interrupt(Interruption.DISCONNECTED)
+            return True
+        connection.on_lost = self._on_lost
+        # It stops while a large body waits to be taken, and would then not notice that the client leaves.
+        connection.resume_reading()
+        return True
+
+    def _on_lost(self) -> None:
+        self.interrupt(Interruption.DISCONNECTED)
+
     async def watch_disconnect(self) -> None:
-        """Interrupt the answer as soon as the client closes its connection. Runs until then or until cancelled."""
+        """The same for any server. Runs until the client leaves or until cancelled."""
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
@@ -151,11 +195,19 @@ class Exchange:
         self._timeout = asyncio.timeout(0 if self.interruption else None)
         return self._timeout
 
+    def end_interruptible(self) -> None:
+        """The context was left: there is nothing to break into any more."""
+        self._timeout = None
+        if self.connection is not None:
+            self.connection.on_lost = None
+
     def interrupt(self, reason: Interruption) -> None:
         """Break off whatever the answer is doing. The first reason stands. Call it on the event loop."""
         if self.interruption is not None or self.is_complete:
             return
         self.interruption = reason
+        if self.direct is not None:
+            self.direct.close()
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
@@ -167,16 +219,6 @@ class Exchange:
         self.status = status
         headers.append((b"x-request-id", self.request_id.encode()))
         await self._timed({"type": "http.response.start", "status": status, "headers": headers})
-
-    def can_write_at_once(self) -> bool:
-        """Not before the start, without `api.protocol`, or while the client reads too slowly: then `write`."""
-        return self._writer is not None and self.interruption is None and self._writer.is_open()
-
-    def write_at_once(self, data: bytes) -> None:
-        """Send a piece of the body past the server's coroutines, at once after `can_write_at_once`."""
-        assert self._writer is not None, "asked first"
-        self._writer(data)
-        self.last_write_s = self.clock()
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body. Suspends while the client reads too slowly."""
@@ -255,9 +297,11 @@ class Exchange:
 
 def new_request_id() -> str:
     """Return an id for an answer whose request brought none."""
-    return f"req_{uuid.uuid4().hex}"
+    return f"req_{os.urandom(16).hex()}"
 
 
 def _request_id(given: bytes | None) -> str:
-    text = given.decode("latin-1") if given else ""
+    if given is None:
+        return new_request_id()
+    text = given.decode("latin-1")
     return text if _SANE_ID.match(text) else new_request_id()

@@ -1,15 +1,14 @@
 """One call under way: runs serving's events into an answer, whole or streamed, and makes sure that the call ends.
 
-The answer is a task of its own, for each token resumes every coroutine of its task, and under the server those are many. Beside
-it runs one that waits for the client to leave, and in streams one that fills silence with comments and notices a reader that has
-stopped. Whichever has something to say interrupts the answer; the events are then closed, which aborts the request in the engine.
+Beside the answer somebody waits for the client to leave (the connection itself under our own server, else a task), and in streams
+for silence, which is filled with comments, and for a reader that has stopped: a timer, and a task only once it has run out. Whoever
+has something to say interrupts the answer; the events are then closed, which aborts the request in the engine.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Protocol
 
 from ultrafast.api.answers import cost_of
@@ -61,6 +60,8 @@ class Generation:
         self._requested_tier = requested_tier
         self._chunks: Chunks | None = None
         self._facts: StreamFacts | None = None
+        self._lane = DeltaLane(_never, self._write_at_once)
+        self._write_direct: Callable[[bytes], None] | None = None
 
     # -- whole answers
 
@@ -77,11 +78,15 @@ class Generation:
             self.recorder.on_delta(delta.index, delta.num_tokens, self.exchange.clock())
             collector.delta(delta)
 
-        events = self._begin(DeltaLane(lambda: True, collect))
-        async with asyncio.TaskGroup() as group:
-            watcher = group.create_task(self.exchange.watch_disconnect())
-            error = await group.create_task(self._guard(events, lambda: self._collect(events, collect, collector)))
-            watcher.cancel()
+        events = self._begin(DeltaLane(_always, collect))
+        answer = self._collect(events, collect, collector)
+        if self.exchange.interrupt_when_lost():
+            error = await self._guard(events, answer)
+        else:
+            async with asyncio.TaskGroup() as group:
+                watcher = group.create_task(self.exchange.watch_disconnect())
+                error = await self._guard(events, answer)
+                watcher.cancel()
         if error is not None:
             raise error
         assert self._facts is not None, "serving begins with Started"
@@ -110,13 +115,22 @@ class Generation:
             ClientGoneError: the client left or stopped reading.
         """
         exchange = self.exchange
-        events = self._begin(DeltaLane(self._can_write_at_once, self._write_at_once))
+        events = self._begin(self._lane)
         async with asyncio.TaskGroup() as group:
-            watcher = group.create_task(exchange.watch_disconnect())
-            keeper = group.create_task(self._keep_alive(keepalive_interval_s))
-            error = await group.create_task(self._guard(events, lambda: self._pump(events, make_chunks)))
-            keeper.cancel()
-            watcher.cancel()
+            beside: list[asyncio.Task[None]] = []
+            if not exchange.interrupt_when_lost():
+                beside.append(group.create_task(exchange.watch_disconnect()))
+            # Most streams are over, or have written something, long before there is anything to do.
+            timer = asyncio.get_running_loop().call_later(
+                min(keepalive_interval_s, exchange.write_stall_timeout_s / 4),
+                lambda: beside.append(group.create_task(self._keep_alive(keepalive_interval_s))),
+            )
+            try:
+                error = await self._guard(events, self._pump(events, make_chunks))
+            finally:
+                timer.cancel()
+                for task in beside:
+                    task.cancel()
         if error is None:
             return
         if isinstance(error, ClientGoneError) or not exchange.is_started:
@@ -128,7 +142,7 @@ class Generation:
     async def _pump(self, events: AsyncGenerator[ServingEvent, None], make_chunks: Callable[[StreamFacts], Chunks]) -> None:
         async for event in events:
             if isinstance(event, Delta):
-                if self._can_write_at_once():
+                if self._lane.is_open():
                     self._write_at_once(event)
                 else:
                     await self._write_delta(event)
@@ -139,20 +153,23 @@ class Generation:
                 self._take_frame(event)
                 if self._facts is not None and self._chunks is None:
                     self._chunks = make_chunks(self._facts)
+                    if (direct := self.exchange.direct) is not None:
+                        self._write_direct, self._lane.is_open = direct, direct.is_open
         assert self._chunks is not None, "serving begins with Started"
         assert self.completed is not None, "serving ends with Completed"
         await self.exchange.finish(self._chunks.usage(self.completed.usage) + self._last_timing() + DONE)
 
-    def _can_write_at_once(self) -> bool:
-        return self._chunks is not None and self.exchange.can_write_at_once()
-
     def _write_at_once(self, delta: Delta) -> None:
-        assert self._chunks is not None, "asked first"
+        assert self._chunks is not None, "the lane is open"
+        assert self._write_direct is not None, "the lane is open"
         exchange = self.exchange
         data = self._chunks.delta(delta)
         if data:
-            exchange.write_at_once(data)
-        self.recorder.on_delta(delta.index, delta.num_tokens, exchange.last_write_s if data else exchange.clock())
+            self._write_direct(data)
+        now = exchange.clock()
+        if data:
+            exchange.last_write_s = now
+        self.recorder.on_delta(delta.index, delta.num_tokens, now)
 
     async def _write_delta(self, delta: Delta) -> None:
         assert self._chunks is not None, "serving begins with Started"
@@ -179,21 +196,20 @@ class Generation:
     async def _keep_alive(self, interval_s: float) -> None:
         exchange = self.exchange
         stall_s = exchange.write_stall_timeout_s
-        pause_s = min(interval_s, stall_s / 4)
         while True:
-            await asyncio.sleep(pause_s)
             now = exchange.clock()
             if exchange.write_started_s is not None:
                 if now - exchange.write_started_s >= stall_s:
                     exchange.interrupt(Interruption.STALLED)
                     return
                 pause_s = stall_s / 4
-                continue
-            silent_s = now - exchange.last_write_s
-            if silent_s >= interval_s:
-                await self._write(PING)
-                silent_s = 0.0
-            pause_s = min(interval_s - silent_s, stall_s / 4)
+            else:
+                silent_s = now - exchange.last_write_s
+                if silent_s >= interval_s:
+                    await self._write(PING)
+                    silent_s = 0.0
+                pause_s = min(interval_s - silent_s, stall_s / 4)
+            await asyncio.sleep(pause_s)
 
     def _last_timing(self) -> bytes:
         """What the headers of a stream came too early for, as a comment: no client trips over it, and ours read it."""
@@ -227,12 +243,17 @@ class Generation:
         else:
             self.completed = event
 
-    async def _guard(self, events: AsyncGenerator[ServingEvent, None], answer: Callable[[], Awaitable[None]]) -> Exception | None:
+    async def _guard(
+        self, events: AsyncGenerator[ServingEvent, None], answer: Coroutine[None, None, None]
+    ) -> Exception | None:
         """Run the answer until it is done, fails or is interrupted; return what went wrong instead of raising it."""
         exchange = self.exchange
         try:
-            async with exchange.interruptible(), aclosing(events):
-                await answer()
+            async with exchange.interruptible():
+                try:
+                    await answer
+                finally:
+                    await events.aclose()
         except UltrafastError as error:
             return error
         except TimeoutError as error:
@@ -240,6 +261,8 @@ class Generation:
                 return _unexpected(error, exchange)
         except Exception as error:  # noqa: BLE001 - boundary: whatever broke, this client gets an error and the others live
             return _unexpected(error, exchange)
+        finally:
+            exchange.end_interruptible()
         return await self._on_interruption() if exchange.interruption and not exchange.is_complete else None
 
     async def _on_interruption(self) -> Exception:
@@ -275,6 +298,14 @@ class Generation:
 
 class StreamFailedError(Exception):
     """The answer ended with an error in the stream; nothing is left to send. `__cause__` is the error."""
+
+
+def _always() -> bool:
+    return True
+
+
+def _never() -> bool:
+    return False
 
 
 def _unexpected(error: Exception, exchange: Exchange) -> Exception:

@@ -79,9 +79,12 @@ class EdgeProtocol(HttpToolsProtocol):
         while rest:
             rest = self._parse(rest)
         # All of the data belongs to headers that are still incomplete.
-        if self._is_in_headers and self._num_begun == int(is_between):
-            self._num_header_bytes += len(data)
-            self._check_header_bytes()
+        if self._is_in_headers:
+            if self._num_begun:
+                self._start_header_timer()
+            if self._num_begun == int(is_between):
+                self._num_header_bytes += len(data)
+                self._check_header_bytes()
 
     def _parse(self, data: bytes) -> bytes:
         """As uvicorn does, but an offer to upgrade is not taken, and no line is logged for what anybody may send.
@@ -105,17 +108,19 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._connection = Connection(time.monotonic(), self.transport.abort)
+        self._connection = Connection(time.monotonic(), self.transport.abort, self.flow.resume_reading)
         self.scope[CONNECTION_KEY] = self._connection  # type: ignore[literal-required]
         self._num_begun += 1
         self._is_in_headers = True
         self._num_header_bytes = 0
-        self._start_header_timer()
 
     def on_headers_complete(self) -> None:
         self._stop_header_timer()
         self._is_in_headers = False
-        self._num_header_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        num_bytes = len(self.url)
+        for name, value in self.headers:
+            num_bytes += len(name) + len(value) + 4
+        self._num_header_bytes = num_bytes
         self._check_header_bytes()
         if self._refusal is not None:
             return
@@ -226,6 +231,8 @@ def _disconnect(cycle: RequestResponseCycle) -> None:
     if not cycle.response_complete:
         cycle.disconnected = True
         cycle.message_event.set()
+        connection: Connection = cycle.scope[CONNECTION_KEY]  # type: ignore[typeddict-item]
+        connection.lose()
 
 
 def _close_instead_of_chunks(cycle: RequestResponseCycle) -> None:
@@ -247,17 +254,23 @@ def _close_instead_of_chunks(cycle: RequestResponseCycle) -> None:
 class _ChunkWriter:
     """Writes a piece of a chunked body as `RequestResponseCycle.send` does, but for what takes longer than a moment."""
 
-    __slots__ = ("_cycle", "_flow", "_write")
+    __slots__ = ("_cycle", "_flow", "_is_closed", "_write")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
+        self._is_closed = False
         self._flow = cycle.flow
         self._write = cycle.transport.write
 
     def is_open(self) -> bool:
         cycle = self._cycle
         # The body is chunked once the headers are out and say so, and never for HEAD.
-        return bool(cycle.chunked_encoding) and not (self._flow.write_paused or cycle.disconnected or cycle.response_complete)
+        return bool(cycle.chunked_encoding) and not (
+            self._flow.write_paused or cycle.disconnected or cycle.response_complete or self._is_closed
+        )
+
+    def close(self) -> None:
+        self._is_closed = True
 
     def __call__(self, data: bytes) -> None:
         self._write(b"%x\r\n%b\r\n" % (len(data), data))

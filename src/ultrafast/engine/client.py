@@ -65,6 +65,7 @@ class EngineClient:
             tier: policy.max_num_waiting for tier, policy in zip(options.tier_order, options.tiers, strict=True)
         }
         self._num_running = 0
+        self._may_hold_back = False  # a child was lost, and the ledger may not be through with it
         self._task: asyncio.Task[None] | None = None
         self._facts: EngineFacts | None = None
         self._failure: UltrafastError | None = None
@@ -174,7 +175,9 @@ class EngineClient:
             return
         was_idle = self._ledger.num_sent == 0
         requests = self._ledger.take_unsent()
-        if requests and was_idle:
+        if not requests:
+            return
+        if was_idle:
             self._supervisor.pulse.work_arrived()
         for request in requests:
             self._supervisor.send(Submit(request))
@@ -207,6 +210,11 @@ class EngineClient:
         """Have all KV forgotten that no running request needs. Does nothing while there is no child."""
         if self._supervisor.state is EngineState.READY:
             self._supervisor.send(ClearCache(with_disk))
+
+    @property
+    def state(self) -> EngineState:
+        """As in `health`, for who asks often."""
+        return self._supervisor.state
 
     def health(self) -> EngineHealth:
         """Answered from here: a busy or dead child cannot delay it."""
@@ -254,17 +262,27 @@ class EngineClient:
         self._send_unsent()
 
     def on_report(self, report: StepReport) -> None:
-        self._levels = report.levels or self._levels
+        ledger = self._ledger
+        seen = ledger.apply(report)
+        if report.levels is not None:
+            self._levels = report.levels
         if report.stats is not None:
             self._num_running = report.stats.num_running
-        self._observe(self._ledger.apply(report))
-        if report.finished or self._ledger.is_holding_back:
+        if seen is report:  # nothing ended
+            for listener in self._listeners:
+                listener(report)
+        else:
+            self._observe(seen)
+        if self._may_hold_back:
+            self._may_hold_back = ledger.is_holding_back
+        if report.finished or self._may_hold_back:
             self._send_unsent()
 
     def on_lost(self, reason: str) -> None:
         self._levels = None
         self._num_running = 0
         ended = self._ledger.child_lost()
+        self._may_hold_back = True
         restarted = EngineRestarted(self._clock(), reason, len(self._ledger))
         for listener in self._restart_listeners:
             listener(restarted)

@@ -42,7 +42,10 @@ class FrameReader(Generic[MessageT]):
         if not self._rest:
             length = int.from_bytes(data[:HEADER_BYTES], "little")
             if HEADER_BYTES + length == len(data) and length <= MAX_FRAME_BYTES:
-                return [self._decode_message(data[HEADER_BYTES:])]  # nearly always: one read, one whole frame
+                try:
+                    return [self._decoder.decode(data[HEADER_BYTES:])]  # nearly always: one read, one whole frame
+                except msgspec.DecodeError as error:
+                    raise _unreadable(length, error) from error
             messages, used = self._decode(data)
             self._rest += memoryview(data)[used:]
             return messages
@@ -70,8 +73,13 @@ class FrameReader(Generic[MessageT]):
     def _decode_message(self, payload: bytes | memoryview) -> MessageT:
         try:
             return self._decoder.decode(payload)
-        except msgspec.DecodeError as error:  # ValidationError is one
-            raise FrameError(f"unreadable message of {len(payload)} bytes: {error}") from error
+        except msgspec.DecodeError as error:
+            raise _unreadable(len(payload), error) from error
+
+
+def _unreadable(num_bytes: int, error: msgspec.DecodeError) -> FrameError:
+    """The error for bytes that are no message, or none that the schema knows (a ValidationError is a DecodeError)."""
+    return FrameError(f"unreadable message of {num_bytes} bytes: {error}")
 
 
 def encode_frame(message: ToEngine | FromEngine) -> bytearray:

@@ -68,11 +68,12 @@ class Ledger:
 
     def take_unsent(self) -> list[Request]:
         """Return what the child, which must be ready, shall get now, in that order; it counts as sent."""
-        ready: list[LiveRequest] = []
         if self._quarantine.is_active:
             ready = self._quarantine.next_group()
-        if self._quarantine.admits_newcomers:
-            ready, self._unsent = ready + self._unsent, []
+            if self._quarantine.admits_newcomers:
+                ready, self._unsent = ready + self._unsent, []
+        else:
+            ready, self._unsent = self._unsent, []
         self.num_sent += len(ready)
         return [live.send() for live in ready]
 
@@ -93,7 +94,10 @@ class Ledger:
         live_requests = self._live
         for token in report.tokens:
             if (live := live_requests.get(token.request_id)) is not None:
-                live.on_token(token, at_s)
+                if live.first_token_s is None:
+                    live.first_token_s = at_s
+                live.output_tokens.append(token.token)
+                live.stream.push(token)
         for preempted in report.preempted:
             if (live := live_requests.get(preempted.request_id)) is not None:
                 live.stream.push(preempted)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from ultrafast.core.events import RequestFinished, RequestScheduled, TokenProduced
+from ultrafast.core.events import RequestFinished, RequestScheduled
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.engine.stream import EngineStream
 
@@ -69,12 +69,6 @@ class LiveRequest:
         if self.scheduled_s is None:
             self.scheduled_s = event.at_s
             self.num_cached_tokens = event.num_cached_tokens
-        self.stream.push(event)
-
-    def on_token(self, event: TokenProduced, at_s: float) -> None:
-        if self.first_token_s is None:
-            self.first_token_s = at_s
-        self.output_tokens.append(event.token)
         self.stream.push(event)
 
     def checked(self, event: RequestFinished) -> RequestFinished:

@@ -82,21 +82,17 @@ class EngineStream:
         assert not self._is_over, f"an event after the end of request {self.request_id}"
         waiter = self._waiter
         is_reader_idle = waiter is not None and not waiter.done()
-        if self.shortcut is not None and is_reader_idle and self._went_short(event):
-            return
+        if self.shortcut is not None and is_reader_idle:
+            try:
+                if self.shortcut(event):
+                    return
+            except Exception as error:  # noqa: BLE001 - boundary: the pusher serves all requests, this is the trouble of one
+                self._error = error
+                self.shortcut = None
         self._is_over = isinstance(event, RequestFinished)
         self._events.append(event)
         if waiter is not None and is_reader_idle:
             waiter.set_result(None)
-
-    def _went_short(self, event: Event) -> bool:
-        assert self.shortcut is not None, "asked only with one"
-        try:
-            return self.shortcut(event)
-        except Exception as error:  # noqa: BLE001 - boundary: the pusher serves all requests, this is the trouble of one
-            self._error = error
-            self.shortcut = None
-            return False
 
     def abort(self) -> None:
         """Leave: ask for the end of the request, unless it has ended; its `RequestFinished` still comes."""

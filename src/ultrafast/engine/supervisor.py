@@ -149,10 +149,10 @@ class Supervisor:
 
     def _on_message(self, message: FromEngine) -> None:
         if isinstance(message, StepReport):
+            self._user.on_report(message)  # first: clients wait for what is in it
             if message.stats is not None:
                 self._num_idle_losses = 0
                 self.pulse.step(message.stats.at_s)
-            self._user.on_report(message)
         elif isinstance(message, Heartbeat):
             self.pulse.beat(message)
         elif isinstance(message, Ready):

@@ -76,7 +76,7 @@ class Generation:
         self._is_done = [False] * self.num_open
         self._is_started = False
         self._streams: list[EngineStream] = []
-        lengths = [len(prompt) for prompt in call.prompts]
+        lengths = list(map(len, call.prompts))
         self._tier = call.tier
         self._tier_reason = call.tier_reason
         self._account = CallAccount(call.arrival_s, clock(), lengths, call.num_choices)
@@ -90,7 +90,8 @@ class Generation:
         """
         streams: list[EngineStream] = []
         try:
-            streams.extend(self._engine.submit(request) for request in self._requests())
+            for request in self._requests():
+                streams.append(self._engine.submit(request))  # noqa: PERF401 - those before a failure must be known
         except BaseException:
             for stream in streams:
                 stream.abort()
@@ -100,7 +101,7 @@ class Generation:
         self._claim.watch(streams)
         self._streams = streams
         # The events of several streams meet in one queue, which nothing may overtake.
-        if self._lane is not None and len(streams) == 1 and self._choices[0].is_plain:
+        if self._lane is not None and len(streams) == 1 and not self._choices[0].ends_by_itself:
             streams[0].shortcut = self._take_short
         return streams
 
@@ -134,8 +135,8 @@ class Generation:
             return ()
         if self._is_started and len(batch) == 1 and isinstance(batch[0], TokenProduced):
             choice = self._choices[number]
-            if choice.is_plain:  # nothing but the engine can end it
-                delta = choice.add((batch[0],))
+            if not choice.ends_by_itself:
+                delta = choice.add_one(batch[0])
                 return () if delta is None else (delta,)
             return self._output(choice, (batch[0],), None)
         tokens: list[TokenProduced] = []
@@ -157,11 +158,11 @@ class Generation:
         return [*started, *self._output(self._choices[number], tokens, finished)]
 
     def _take_short(self, event: Event) -> bool:
-        """Deliver a plain token past the reader, if it can be written at once."""
+        """Deliver a token past the reader, if what it makes visible can be written at once."""
         lane = self._lane
-        if lane is None or not isinstance(event, TokenProduced) or not self._is_started or not lane.is_open():
+        if lane is None or type(event) is not TokenProduced or not self._is_started or not lane.is_open():
             return False
-        delta = self._choices[0].add((event,))
+        delta = self._choices[0].add_one(event)
         if delta is not None:
             lane.take(delta)
         return True
@@ -173,7 +174,7 @@ class Generation:
     def completed(self) -> Completed:
         """Return the last event."""
         self._account.ended(self._clock())
-        return Completed(self._account.usage(sum(choice.num_tokens for choice in self._choices)), self._account.timings())
+        return Completed(self._account.usage(sum([choice.num_tokens for choice in self._choices])), self._account.timings())
 
     def _raise_failure(self, finished: RequestFinished) -> None:
         if finished.reason in (FinishReason.REJECT, FinishReason.EXPIRE):

@@ -18,7 +18,7 @@ class DeltaLane:
     """Made by whoever writes the answer, used by serving while that reader has nothing left to read.
 
     Attributes:
-        is_open: whether a delta could be written at this moment without waiting.
+        is_open: whether a delta could be written at this moment without waiting. The maker may exchange it.
         take: writes it. May only be called at once after `is_open`; what it raises is raised to the reader.
     """
 

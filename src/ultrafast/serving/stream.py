@@ -53,6 +53,7 @@ class ChoiceStream:
         num_tokens: tokens delivered so far.
         num_tool_calls: tool calls delivered so far.
         is_plain: the text is passed on as it is: no stop strings, reasoning or tool calls to look for.
+        ends_by_itself: text may end it (a stop string); else only the engine does.
         is_stopped: a stop string was found; nothing more will be delivered.
     """
 
@@ -68,6 +69,7 @@ class ChoiceStream:
         self._waiting: deque[tuple[int, LogprobEntry | None]] = deque()
         self._num_chars = 0
         self._num_passed_chars = 0
+        self.ends_by_itself = self._stop is not None
         self.is_plain = self._stop is None and self._reasoning is None and self._parser is None
 
     @property
@@ -81,8 +83,26 @@ class ChoiceStream:
 
     def add(self, tokens: Sequence[TokenProduced]) -> Delta | None:
         """Take tokens that arrived together; return what they make visible, None when that is nothing yet."""
-        if self.is_plain and len(tokens) == 1 and tokens[0].logprobs is None and not self._waiting:
-            return self._add_plain(tokens[0].token)
+        if len(tokens) == 1:
+            return self.add_one(tokens[0])
+        return self._add_all(tokens)
+
+    def add_one(self, event: TokenProduced) -> Delta | None:
+        """The same for a token that came alone.
+
+        The usual case in short: a token that is text by itself, nothing held back, nothing to look for.
+        """
+        if not self.is_plain or event.logprobs is not None or self._waiting:
+            return self._add_all((event,))
+        text = self._detokenizer.add(event.token)
+        if not text:
+            self._waiting.append((self._num_chars, None))
+            return None
+        self._num_passed_chars = self._num_chars = self._num_chars + len(text)
+        self.num_tokens += 1
+        return Delta(self.index, text, num_tokens=1)
+
+    def _add_all(self, tokens: Sequence[TokenProduced]) -> Delta | None:
         passed: list[str] = []
         for event in tokens:
             text = self._detokenizer.add(event.token)
@@ -94,17 +114,6 @@ class ChoiceStream:
             if self.is_stopped:
                 break
         return self._delta("".join(passed), is_last=self.is_stopped)
-
-    def _add_plain(self, token: int) -> Delta | None:
-        """The usual case in short: one token, nothing held back, nothing to look for in the text."""
-        text = self._detokenizer.add(token)
-        if not text:
-            self._waiting.append((self._num_chars, None))
-            return None
-        self._num_chars += len(text)
-        self._num_passed_chars = self._num_chars
-        self.num_tokens += 1
-        return Delta(self.index, text, num_tokens=1)
 
     def finish(self) -> Delta | None:
         """The engine has no more tokens: return all that was held back."""
