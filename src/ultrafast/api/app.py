@@ -62,6 +62,7 @@ def build_app(
     context = EdgeContext(
         service,
         engine_health,
+        engine_state or (lambda: engine_health().state),
         settings,
         recorder,
         keys or ApiKeys(),
@@ -69,13 +70,13 @@ def build_app(
         clock,
         cache,
         tiers or TiersSettings(),
-        engine_state or (lambda: engine_health().state),
     )
     extra_routes = tuple(extra_routes)
     *ours, home = _routes(context, extra_routes)
     extra = [_extra(context, route) for route in extra_routes]
     router = Router([*ours, *extra, home], redirect_slashes=False, default=_refuse_unknown)
-    shortcuts = {("POST", route.path): route.app for route in ours if "POST" in (route.methods or ())}
+    endpoints = [(route, route.endpoint) for route in ours if route.methods == {"POST"}]
+    shortcuts = {("POST", route.path): endpoint for route, endpoint in endpoints if isinstance(endpoint, Endpoint)}
     return Edge(context, router, lifespan, shortcuts)
 
 

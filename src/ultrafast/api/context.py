@@ -37,6 +37,7 @@ class EdgeContext:
 
     service: ServicePort
     engine_health: Callable[[], EngineHealth]
+    engine_state: Callable[[], EngineState]
     settings: ServerSettings
     recorder: Recorder
     keys: ApiKeys = field(default_factory=ApiKeys)
@@ -44,7 +45,6 @@ class EdgeContext:
     clock: Clock = time.monotonic
     cache: CachePort | None = None
     tiers: TiersSettings = field(default_factory=TiersSettings)
-    engine_state: Callable[[], EngineState] = field(default=lambda: EngineState.READY)
 
     async def read(self, exchange: Exchange, kind: type[Body]) -> tuple[Body, dict[str, Any]]:
         """Return the body of a POST, checked and as the client wrote it; see `read_body` and `parse_body` for errors."""

@@ -130,7 +130,7 @@ def _log_fields(exchange: Exchange, status: int) -> dict[str, object]:
         "exception": exchange.failure,
         "key": exchange.key_name,
         "total_s": exchange.clock() - exchange.arrival_s,
-        **exchange.log_values,
+        **exchange.log_values(),
     }
 
 

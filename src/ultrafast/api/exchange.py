@@ -95,6 +95,7 @@ class Exchange:
     Attributes:
         request_id: the client's `x-request-id` if it is a sane one, else ours.
         route: the template of the matched route; "unmatched" until then.
+        log_values: what else the log says of the request; asked for only if it is written.
         failure: the class of the error of ours (500) that ended the answer, before or after its headers.
         status: 0 until the answer started; 499 when the client left before its end.
         body_read_s: from the arrival until the whole body was there.
@@ -118,7 +119,7 @@ class Exchange:
         self.failure: str | None = None
         self.key_name: str | None = None
         self.tenant = ""
-        self.log_values: dict[str, Any] = {}
+        self.log_values: Callable[[], dict[str, Any]] = dict
         self.is_body_complete = False
         self.body_read_s = 0.0
         self.write_blocked_s = 0.0

@@ -1,8 +1,8 @@
 """One call under way: runs serving's events into an answer, whole or streamed, and makes sure that the call ends.
 
 Beside the answer somebody waits for the client to leave (the connection itself under our own server, else a task), and in streams
-for silence, which is filled with comments, and for a reader that has stopped: a timer, and a task only once it has run out. Whoever
-has something to say interrupts the answer; the events are then closed, which aborts the request in the engine.
+for silence, which is filled with comments, and for a reader that has stopped (a timer, and a task only once it has run out).
+Whoever has something to say interrupts the answer; the events are then closed, which aborts the request in the engine.
 """
 
 from __future__ import annotations
@@ -243,9 +243,7 @@ class Generation:
         else:
             self.completed = event
 
-    async def _guard(
-        self, events: AsyncGenerator[ServingEvent, None], answer: Coroutine[None, None, None]
-    ) -> Exception | None:
+    async def _guard(self, events: AsyncGenerator[ServingEvent, None], answer: Coroutine[None, None, None]) -> Exception | None:
         """Run the answer until it is done, fails or is interrupted; return what went wrong instead of raising it."""
         exchange = self.exchange
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +74,7 @@ class Generations:
             num_logprobs=_chat_logprobs(request),
         )
         call = ChatCall(
-            request_id=f"chatcmpl-{secrets.token_hex(12)}",
+            request_id=f"chatcmpl-{os.urandom(12).hex()}",
             model=request.model,
             messages=plain["messages"],
             options=options,
@@ -102,7 +102,7 @@ class Generations:
             echo=bool(request.echo),
         )
         call = CompletionCall(
-            request_id=f"cmpl-{secrets.token_hex(12)}",
+            request_id=f"cmpl-{os.urandom(12).hex()}",
             model=request.model,
             prompts=_prompts(request, options),
             options=options,
@@ -119,7 +119,9 @@ class Generations:
         kind: _Kind,
     ) -> None:
         requested = call.options.requested_tier
-        with self._context.lifecycle.call(exchange):
+        lifecycle = self._context.lifecycle
+        lifecycle.enter(exchange)
+        try:
             tier = requested or ServiceTier.DEFAULT
             recorder = self._context.recorder.begin_call(exchange.arrival_s, tier)
             promise = self._slo.begin(tier, call.options.slo, exchange.arrival_s)
@@ -128,7 +130,10 @@ class Generations:
             # What is not one of our errors is our fault.
             outcome = Outcome.FAILED
             try:
-                await self._answer(generation, request, kind)
+                if request.stream:
+                    await generation.run_stream(kind.chunks, self._context.settings.keepalive_interval_s)
+                else:
+                    await generation.run_whole(kind.build)
                 outcome = Outcome.COMPLETED
             except StreamFailedError as failed:
                 outcome = _outcome(failed.__cause__)
@@ -140,13 +145,9 @@ class Generations:
                 recorder.finish(outcome, now, generation.parts(now) if outcome is Outcome.COMPLETED else None)
                 self._slo.count(generation, promise, outcome, now)
                 self._bills.count(generation, tier, outcome)
-                exchange.log_values = _log_values(generation, call, request, outcome)
-
-    async def _answer(self, generation: Generation, request: GenerationRequest, kind: _Kind) -> None:
-        if request.stream:
-            await generation.run_stream(kind.chunks, self._context.settings.keepalive_interval_s)
-        else:
-            await generation.run_whole(kind.build)
+                exchange.log_values = lambda: _log_values(generation, call, request, outcome)
+        finally:
+            lifecycle.leave(exchange)
 
     def _describer(self, request: GenerationRequest, completion_id: str) -> Callable[[Started], StreamFacts]:
         usage = request.stream_options

@@ -8,8 +8,6 @@ One per server; used on its event loop only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from ultrafast.api.exchange import Exchange, Interruption
 from ultrafast.core.errors import UnavailableError
@@ -37,9 +35,8 @@ class Lifecycle:
         if self.is_draining:
             raise UnavailableError("The server is shutting down and takes no new requests.", code="shutting_down")
 
-    @contextmanager
-    def call(self, exchange: Exchange) -> Iterator[None]:
-        """Hold a place for one call.
+    def enter(self, exchange: Exchange) -> None:
+        """Take a place for one call; whoever gets it must `leave`.
 
         Raises:
             UnavailableError: the server is shutting down.
@@ -47,12 +44,12 @@ class Lifecycle:
         self.check()
         self._active.add(exchange)
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._active.discard(exchange)
-            if not self._active:
-                self._idle.set()
+
+    def leave(self, exchange: Exchange) -> None:
+        """The call has ended."""
+        self._active.discard(exchange)
+        if not self._active:
+            self._idle.set()
 
     def begin_drain(self) -> None:
         """Take nothing new from now on; readiness turns 503."""

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from ultrafast.api.errors import ApiError, describe, lower_case_hint
 from ultrafast.api.fields import MAX_BIAS, GenerationRequest, JsonObjectFormat, JsonSchemaFormat, ResponseFormats
 from ultrafast.api.header_text import header_text, shown
-from ultrafast.core.request import RequestSlo
+from ultrafast.core.request import TIER_SLO, RequestSlo
 from ultrafast.core.tiers import TIER_ALIASES, ServiceTier, parse_tier
-from ultrafast.serving.contract import GenerationOptions, ResponseFormat
+from ultrafast.serving.contract import TEXT_FORMAT, GenerationOptions, ResponseFormat
 
 MODE_TIERS = {"interactive": ServiceTier.PRIORITY, "standard": ServiceTier.DEFAULT, "batch": ServiceTier.FLEX}
 PRIORITY_TIERS = {
@@ -28,6 +28,9 @@ _DECIMAL = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,3})?|\.[0-9
 MAX_SLO_MS = 86_400_000.0
 """A day."""
 MAX_SUPERSEDE_KEY_BYTES = 256
+_OBJECTIVE_HEADERS = frozenset(
+    {b"x-slo-strict", b"x-slo-ttft-ms", b"x-slo-tpot-ms", b"x-queue-ttl-ms", b"x-stainless-retry-count"}
+)
 
 
 def generation_options(
@@ -49,10 +52,14 @@ def generation_options(
     num_choices = 1 if request.n is None else request.n
     if not 1 <= num_choices <= max_num_choices:
         raise _invalid("n", f"n must be an integer at least 1 and at most {max_num_choices}, got {describe(num_choices)}.")
-    _check_stream_options(request)
+    if request.stream_options is not None and not request.stream:
+        raise _invalid("stream_options", "stream_options is only allowed together with stream: true.")
+    min_tokens = request.min_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise _invalid("min_tokens", f"min_tokens must be at most max_tokens ({max_tokens}), got {min_tokens}.")
     return GenerationOptions(
         max_tokens=max_tokens,
-        min_tokens=_min_tokens(request.min_tokens or 0, max_tokens),
+        min_tokens=min_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
         # vLLM and OpenAI-compatible clients write -1 for "all".
@@ -61,22 +68,22 @@ def generation_options(
         frequency_penalty=request.frequency_penalty or 0.0,
         presence_penalty=request.presence_penalty or 0.0,
         repeat_penalty=_repeat_penalty(request.repeat_penalty, request.repetition_penalty),
-        logit_bias=_logit_bias(request.logit_bias or {}),
+        logit_bias=_logit_bias(request.logit_bias) if request.logit_bias else (),
         seed=request.seed,
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
         num_choices=num_choices,
         num_logprobs=num_logprobs,
-        response_format=_response_format(request.response_format),
+        response_format=TEXT_FORMAT if request.response_format is None else _response_format(request.response_format),
         requested_tier=requested_tier(request, headers),
-        cache_salt=namespace(tenant, request.cache_salt or ""),
+        cache_salt=namespace(tenant, request.cache_salt or "") if tenant else request.cache_salt or "",
         is_cached=request.cache != "off",
         may_speculate=request.speculation is not False,
         is_deterministic=bool(request.deterministic),
         echo=echo,
         slo=requested_slo(headers),
-        supersede_key=_supersede_key(headers, key_name),
+        supersede_key=_supersede_key(headers, key_name) if b"x-supersede-key" in headers else None,
     )
 
 
@@ -107,6 +114,8 @@ def requested_slo(headers: Mapping[bytes, bytes]) -> RequestSlo:
     Raises:
         ApiError: 400, a header is not what it must be.
     """
+    if _OBJECTIVE_HEADERS.isdisjoint(headers):
+        return TIER_SLO
     strict = _one_of(("true", "false"), "x-slo-strict", header_text(headers.get(b"x-slo-strict", b"false")))
     retries = headers.get(b"x-stainless-retry-count", b"").strip()
     return RequestSlo(
@@ -128,10 +137,8 @@ def _one_of(allowed: Collection[str], name: str, given: str) -> str:
     )
 
 
-def _supersede_key(headers: Mapping[bytes, bytes], key_name: str | None) -> tuple[str, str] | None:
-    given = headers.get(b"x-supersede-key")
-    if given is None:
-        return None
+def _supersede_key(headers: Mapping[bytes, bytes], key_name: str | None) -> tuple[str, str]:
+    given = headers[b"x-supersede-key"]
     if not 0 < len(given) <= MAX_SUPERSEDE_KEY_BYTES:
         raise _invalid("x-supersede-key", f"x-supersede-key must have 1 to {MAX_SUPERSEDE_KEY_BYTES} bytes, got {len(given)}.")
     return (key_name or "", given.decode("latin-1"))
@@ -148,17 +155,6 @@ def _milliseconds(headers: Mapping[bytes, bytes], name: str) -> float | None:
     if not 0 < value <= MAX_SLO_MS:
         raise _invalid(name, f"{name} must be a number above 0 and at most {MAX_SLO_MS:.0f} (milliseconds), got {shown(text)}.")
     return value / 1000
-
-
-def _check_stream_options(request: GenerationRequest) -> None:
-    if request.stream_options is not None and not request.stream:
-        raise _invalid("stream_options", "stream_options is only allowed together with stream: true.")
-
-
-def _min_tokens(min_tokens: int, max_tokens: int | None) -> int:
-    if max_tokens is not None and min_tokens > max_tokens:
-        raise _invalid("min_tokens", f"min_tokens must be at most max_tokens ({max_tokens}), got {min_tokens}.")
-    return min_tokens
 
 
 def _repeat_penalty(ours: float | None, vllm_name: float | None) -> float | None:
@@ -181,7 +177,7 @@ def _logit_bias(bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     return tuple(pairs)
 
 
-def _response_format(given: ResponseFormats | None) -> ResponseFormat:
+def _response_format(given: ResponseFormats) -> ResponseFormat:
     if isinstance(given, JsonSchemaFormat):
         return ResponseFormat("json_schema", given.json_schema.schema)
     return ResponseFormat("json_object" if isinstance(given, JsonObjectFormat) else "text")

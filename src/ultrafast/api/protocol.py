@@ -231,7 +231,7 @@ def _disconnect(cycle: RequestResponseCycle) -> None:
     if not cycle.response_complete:
         cycle.disconnected = True
         cycle.message_event.set()
-        connection: Connection = cycle.scope[CONNECTION_KEY]  # type: ignore[typeddict-item]
+        connection: Connection = cycle.scope[CONNECTION_KEY]  # type: ignore[literal-required]
         connection.lose()
 
 

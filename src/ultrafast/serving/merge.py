@@ -29,10 +29,11 @@ class MergedStreams:
     def __init__(self, streams: Sequence[EngineStream]) -> None:
         self.number = 0
         self._streams = streams
-        self._group = asyncio.TaskGroup()
         self._tasks: list[asyncio.Task[None]] = []
         self._num_open = len(streams)
-        self._queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue(_QUEUED_BATCHES)
+        if len(streams) > 1:
+            self._group = asyncio.TaskGroup()
+            self._queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue(_QUEUED_BATCHES)
 
     async def __aenter__(self) -> AsyncIterator[tuple[Event, ...]]:
         """Return the batches of all streams, until every one has ended."""

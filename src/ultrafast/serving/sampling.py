@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass
-from typing import TypeVar
 
 from ultrafast.core.request import SamplingParams
 from ultrafast.serving.contract import GenerationOptions
 
 _SEED_RANGE = 1 << 63
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class SamplingDefaults:
 
 def concrete_seed(seed: int | None) -> int:
     """Return a seed: the client's, or a random one, so that choice i can have seed + i."""
-    return secrets.randbelow(_SEED_RANGE) if seed is None else seed % _SEED_RANGE
+    return int.from_bytes(os.urandom(8)) % _SEED_RANGE if seed is None else seed % _SEED_RANGE
 
 
 def sampling_params(
@@ -35,13 +33,13 @@ def sampling_params(
 ) -> SamplingParams:
     """Combine options and defaults. `max_tokens` is the limit that `limits.output_limit` found."""
     return SamplingParams(
-        temperature=_given(options.temperature, defaults.temperature),
-        top_k=_given(options.top_k, defaults.top_k),
-        top_p=_given(options.top_p, defaults.top_p),
-        min_p=_given(options.min_p, defaults.min_p),
+        temperature=defaults.temperature if options.temperature is None else options.temperature,
+        top_k=defaults.top_k if options.top_k is None else options.top_k,
+        top_p=defaults.top_p if options.top_p is None else options.top_p,
+        min_p=defaults.min_p if options.min_p is None else options.min_p,
         frequency_penalty=options.frequency_penalty,
         presence_penalty=options.presence_penalty,
-        repeat_penalty=_given(options.repeat_penalty, defaults.repeat_penalty),
+        repeat_penalty=defaults.repeat_penalty if options.repeat_penalty is None else options.repeat_penalty,
         logit_bias=options.logit_bias,
         seed=seed,
         max_tokens=max_tokens,
@@ -51,7 +49,3 @@ def sampling_params(
         num_logprobs=options.num_logprobs,
         grammar=grammar,
     )
-
-
-def _given(value: _T | None, default: _T) -> _T:
-    return default if value is None else value

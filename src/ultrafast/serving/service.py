@@ -32,7 +32,7 @@ from ultrafast.serving.stream import OutputPlan
 from ultrafast.serving.structured import grammar_for, is_large
 from ultrafast.serving.supersede import Superseding
 from ultrafast.serving.tool_formats import MARKERS, THINK_CLOSE, THINK_OPEN
-from ultrafast.serving.tools import ToolPlan, plan_tools
+from ultrafast.serving.tools import NO_TOOLS, ToolPlan, plan_tools
 
 _INLINE_CHARS = 4096
 """Text that is tokenised in about a millisecond; more goes to a worker thread."""
@@ -169,17 +169,27 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     async def _chat_prompt(self, conversation: Conversation) -> tuple[str, list[int]]:
+        prompts = self.prompts
         # Rendering is an order of magnitude faster than tokenising.
-        rendered = await self._run(_num_chars(conversation) // 16, lambda: self.prompts.render(conversation))
+        num_chars = _num_chars(conversation) // 16
+        if num_chars <= _INLINE_CHARS:
+            rendered = prompts.render(conversation)
+        else:
+            rendered = await self._run(num_chars, lambda: prompts.render(conversation))
         items = rendered.items
         self._check_fits(rendered.text, "messages")
-        tokens = await self._run(self.prompts.num_uncached_chars(items), lambda: self.prompts.tokens(items))
-        return rendered.text, tokens
+        num_chars = prompts.num_uncached_chars(items)
+        if num_chars <= _INLINE_CHARS:
+            return rendered.text, prompts.tokens(items)
+        return rendered.text, await self._run(num_chars, lambda: prompts.tokens(items))
 
     async def _prepare_chat(self, call: ChatCall) -> PreparedCall:
         chat_format = self.prompts.require_format()
         self._check_options(call.options)
-        tools = await self._run(_num_tool_chars(call), lambda: plan_tools(call, chat_format, self.prompts.control_ids))
+        if call.tools:
+            tools = await self._run(_num_tool_chars(call), lambda: plan_tools(call, chat_format, self.prompts.control_ids))
+        else:
+            tools = plan_tools(call, chat_format, self.prompts.control_ids)
         grammar = tools.grammar or await self._grammar(call.options)
         text, tokens = await self._chat_prompt(
             Conversation(call.messages, list(tools.shown), call.add_generation_prompt, call.template_kwargs)
@@ -195,7 +205,7 @@ class Service:
         grammar = await self._grammar(options)
         prompts = [await self._completion_tokens(prompt) for prompt in call.prompts]
         echoes = tuple(self._prompt_text(prompt) for prompt in call.prompts) if options.echo else ()
-        return self._prepared(call, prompts, grammar, self._output_plan(options, ToolPlan(), None), echoes)
+        return self._prepared(call, prompts, grammar, self._output_plan(options, NO_TOOLS, None), echoes)
 
     def _prepared(
         self,
@@ -208,15 +218,16 @@ class Service:
         options = call.options
         is_deterministic = self._is_deterministic(options)
         seed = concrete_seed(DETERMINISTIC_SEED if is_deterministic and options.seed is None else options.seed)
-        self._check_room(options, len(prompts), sum(len(prompt) for prompt in prompts))
+        lengths = list(map(len, prompts))
+        self._check_room(options, len(prompts), sum(lengths))
         max_request_tokens = self._engine.facts.max_request_tokens
-        limits = [output_limit(options, self._defaults, len(prompt), max_request_tokens) for prompt in prompts]
+        limits = [output_limit(options, self._defaults, length, max_request_tokens) for length in lengths]
         return PreparedCall(
             request_id=call.request_id,
             arrival_s=call.arrival_s,
-            prompts=tuple(tuple(prompt) for prompt in prompts),
+            prompts=tuple(map(tuple, prompts)),
             params=tuple(
-                sampling_params(options, self._defaults, max_tokens=limit, seed=seed, grammar=grammar) for limit in limits
+                [sampling_params(options, self._defaults, max_tokens=limit, seed=seed, grammar=grammar) for limit in limits]
             ),
             num_choices=options.num_choices,
             output=output,
@@ -295,8 +306,10 @@ class Service:
                 f"{num_prompts} prompts with {options.num_choices} choices each; the limit is {MAX_CHOICES}", param="n"
             )
         self._check_room(options, num_prompts, 0)
-        check_token_ids([token for token, _ in options.logit_bias], self._tokenizer.size, "logit_bias")
-        check_token_ids(options.stop_token_ids, self._tokenizer.size, "stop_token_ids")
+        if options.logit_bias:
+            check_token_ids([token for token, _ in options.logit_bias], self._tokenizer.size, "logit_bias")
+        if options.stop_token_ids:
+            check_token_ids(options.stop_token_ids, self._tokenizer.size, "stop_token_ids")
 
     def _check_room(self, options: GenerationOptions, num_prompts: int, num_tokens: int) -> None:
         """Refuse what can never be in the engine at once. `num_tokens`: of the prompts; 0 = not known yet."""
@@ -319,6 +332,8 @@ class Service:
 
     async def _grammar(self, options: GenerationOptions) -> str | None:
         response_format = options.response_format
+        if response_format.kind == "text":
+            return None
         return await self._run(_INLINE_CHARS + 1 if is_large(response_format) else 0, lambda: grammar_for(response_format))
 
     def _output_plan(self, options: GenerationOptions, tools: ToolPlan, reasoning_prompt: str | None) -> OutputPlan:

@@ -5,8 +5,9 @@ A key belongs to one API key: nobody can end the calls of others. Runs on the ev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
 
 from ultrafast.core.errors import SupersededError
 from ultrafast.serving.ports import EngineStream
@@ -16,15 +17,29 @@ Key = tuple[str, str]
 
 
 class Claim:
-    """One call's hold on its key.
+    """One call's hold on its key, a context; without arguments it holds nothing.
 
     Attributes:
         is_over: a newer call has come.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key: Key | None = None, newest: dict[Key, Claim] | None = None) -> None:
+        self._key = key
+        self._newest = newest
         self.is_over = False
         self._streams: Sequence[EngineStream] = ()
+
+    def __enter__(self) -> Self:
+        if self._newest is not None and self._key is not None:
+            older = self._newest.get(self._key)
+            self._newest[self._key] = self
+            if older is not None:
+                older.end()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._newest is not None and self._key is not None and self._newest.get(self._key) is self:
+            del self._newest[self._key]
 
     def watch(self, streams: Sequence[EngineStream]) -> None:
         """Tell what to abort when a newer call comes."""
@@ -48,17 +63,6 @@ class Superseding:
     def __init__(self) -> None:
         self._newest: dict[Key, Claim] = {}
 
-    @contextmanager
-    def claim(self, key: Key | None) -> Iterator[Claim]:
-        """Be the newest call of a key while the body runs; the call before it ends. None: a call without a key."""
-        mine = Claim()
-        if key is not None:
-            older = self._newest.get(key)
-            self._newest[key] = mine
-            if older is not None:
-                older.end()
-        try:
-            yield mine
-        finally:
-            if key is not None and self._newest.get(key) is mine:
-                del self._newest[key]
+    def claim(self, key: Key | None) -> Claim:
+        """Be the newest call of a key inside the context that this returns; the call before it ends. None: without a key."""
+        return Claim() if key is None else Claim(key, self._newest)

@@ -35,6 +35,9 @@ class ToolPlan:
     grammar: str | None = None
 
 
+NO_TOOLS = ToolPlan()
+
+
 def plan_tools(call: ChatCall, chat_format: ChatFormat, control_ids: Mapping[str, int]) -> ToolPlan:
     """Decide how a call deals with its tools.
 
@@ -44,7 +47,7 @@ def plan_tools(call: ChatCall, chat_format: ChatFormat, control_ids: Mapping[str
     if not call.tools or call.tool_choice == "none":
         if call.tool_choice not in ("none", "auto"):
             raise InvalidRequestError("tool_choice asks for a call, but there are no tools", param="tool_choice")
-        return ToolPlan()
+        return NO_TOOLS
     if not chat_format.knows_tools or chat_format.tool_format is None:
         raise InvalidRequestError(
             "this model's chat template does not define how tools are called"

@@ -40,12 +40,14 @@ def test_keys_give_their_name_and_nothing_else() -> None:
 
 async def test_a_lifecycle_counts_and_refuses() -> None:
     lifecycle = Lifecycle()
-    with lifecycle.call(exchange()):
-        assert lifecycle.num_active == 1
-        assert await lifecycle.drain(0) == 1
+    call = exchange()
+    lifecycle.enter(call)
+    assert lifecycle.num_active == 1
+    assert await lifecycle.drain(0) == 1
+    lifecycle.leave(call)
     assert lifecycle.num_active == 0
-    with pytest.raises(UnavailableError) as caught, lifecycle.call(exchange()):
-        pass
+    with pytest.raises(UnavailableError) as caught:
+        lifecycle.enter(exchange())
     assert caught.value.code == "shutting_down"
     assert await lifecycle.drain(0) == 0
 
