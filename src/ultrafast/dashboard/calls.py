@@ -11,6 +11,9 @@ from ultrafast.observe.call import LatencyParts
 from ultrafast.observe.metrics import Outcome
 
 _OUTCOMES = list(Outcome)
+FOLD_GAPS = 128
+FOLD_ENDS = 32
+"""What comes is noted, and sorted into windows when somebody looks, or when so much has gathered."""
 
 
 class Objectives(NamedTuple):
@@ -51,15 +54,35 @@ class Calls:
     """All tiers."""
 
     def __init__(self, objectives: Mapping[ServiceTier, Objectives]) -> None:
-        self.tiers = {tier: TierCalls(objectives[tier]) for tier in ServiceTier}
+        self._tiers = {tier: TierCalls(objectives[tier]) for tier in ServiceTier}
+        self._gaps: list[tuple[ServiceTier, float, int, float]] = []
+        self._ends: list[tuple[ServiceTier, Outcome, LatencyParts | None, float]] = []
+
+    @property
+    def tiers(self) -> Mapping[ServiceTier, TierCalls]:
+        """With all that came so far."""
+        self._fold()
+        return self._tiers
 
     def on_first_delta(self, tier: ServiceTier, ttft_s: float, now: float) -> None:
-        self.tiers[tier].ttft.observe(ttft_s, now)
+        self._tiers[tier].ttft.observe(ttft_s, now)
 
     def on_gap(self, tier: ServiceTier, gap_s: float, num_tokens: int, now: float) -> None:
-        # A delta without a token of its own (the rest of a character) is a gap, too.
-        num = max(1, num_tokens)
-        self.tiers[tier].gap.observe(gap_s / num, now, num)
+        self._gaps.append((tier, gap_s, num_tokens, now))
+        if len(self._gaps) >= FOLD_GAPS:
+            self._fold()
 
     def on_call_end(self, tier: ServiceTier, outcome: Outcome, parts: LatencyParts | None, now: float) -> None:
-        self.tiers[tier].on_end(outcome, parts, now)
+        self._ends.append((tier, outcome, parts, now))
+        if len(self._ends) >= FOLD_ENDS:
+            self._fold()
+
+    def _fold(self) -> None:
+        gaps, self._gaps = self._gaps, []
+        for tier, gap_s, num_tokens, now in gaps:
+            # A delta without a token of its own (the rest of a character) is a gap, too.
+            num = max(1, num_tokens)
+            self._tiers[tier].gap.observe(gap_s / num, now, num)
+        ends, self._ends = self._ends, []
+        for tier, outcome, parts, now in ends:
+            self._tiers[tier].on_end(outcome, parts, now)

@@ -18,6 +18,8 @@ from ultrafast.engine.live import LiveRequest
 from ultrafast.engine.messages import StepReport
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS
 
+FOLD_REPORTS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -49,23 +51,34 @@ class Dashboard:
         self._steps = Steps()
         self._lanes = Lanes()
         self._last_restart: EngineRestarted | None = None
+        self._reports: list[tuple[StepReport, float]] = []
 
     def on_report(self, report: StepReport) -> None:
-        """A listener of the engine's client: a few microseconds per step."""
-        self._steps.on_report(report, self.clock())
-        self._lanes.on_report(report)
+        """A listener of the engine's client: notes the report; it is looked at with the next frame, or when many have come."""
+        self._reports.append((report, self.clock()))
+        if len(self._reports) >= FOLD_REPORTS:
+            self._fold()
+
+    def _fold(self) -> None:
+        reports, self._reports = self._reports, []
+        for report, now in reports:
+            self._steps.on_report(report, now)
+            self._lanes.on_report(report)
 
     def on_restart(self, event: EngineRestarted) -> None:
+        self._fold()
         self._last_restart = event
         self._lanes.on_restart()
 
     @property
     def num_steps(self) -> int:
         """Steps seen so far; what `frame` takes as `since_step`."""
+        self._fold()
         return self._steps.num_seen
 
     def frame(self, sources: Sources, since_step: int = 0) -> Frame:
         """Look at everything now; the strip chart's rows are those after step number `since_step`."""
+        self._fold()
         now = self.clock()
         live = sources.live_requests()
         last = self._steps.last

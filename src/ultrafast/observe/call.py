@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from ultrafast.core.tiers import ServiceTier
+from ultrafast.observe.batches import observe_all
 from ultrafast.observe.metrics import LatencyPart, Metrics, Outcome
 
 MIN_JITTER_GAPS = 3
 """A standard deviation of fewer gaps says nothing."""
 FOLD_DELTAS = 256
 """A call folds its notes when it has so many."""
+
+Note = tuple[Callable[..., object], tuple[object, ...]]
+"""A function of a metric and its arguments: a sample that waits."""
 
 
 class CallSeries:
@@ -80,7 +84,9 @@ class _Gaps:
         self.num_gaps = 0
         self.mean = self.squares = 0.0
 
-    def add(self, gap_s: float) -> None:
+    def add(self, gap_s: float, now: float, num_tokens: int) -> None:
+        self.last_s = now
+        self.num_tokens += num_tokens
         self.num_gaps += 1
         offset = gap_s - self.mean
         self.mean += offset / self.num_gaps
@@ -97,6 +103,7 @@ class CallRecorder:
 
     Args:
         on_end: told once, when the call ends.
+        later: takes samples that need not be in the metrics before these are read.
         listener: told of every delta as it comes, on the event loop.
     """
 
@@ -106,6 +113,7 @@ class CallRecorder:
         "_fold_lock",
         "_heard_s",
         "_is_finished",
+        "_later",
         "_listener",
         "_notes",
         "_on_end",
@@ -121,6 +129,7 @@ class CallRecorder:
         arrival_s: float,
         tier: ServiceTier,
         on_end: Callable[[CallRecorder], None],
+        later: list[Note],
         listener: CallListener | None = None,
     ) -> None:
         self._tiers = tiers
@@ -129,6 +138,7 @@ class CallRecorder:
         self._listener = listener
         self._arrival_s = arrival_s
         self._on_end = on_end
+        self._later = later
         self._choices: dict[int, _Gaps] = {}
         self._notes: list[tuple[int, int, float]] = []
         self._heard_s: dict[int, float] = {}
@@ -144,7 +154,8 @@ class CallRecorder:
 
     def serve_as(self, tier: ServiceTier) -> None:
         """The tier that really serves is known: everything from here on counts for it."""
-        self.fold()
+        if self._notes:
+            self.fold()
         self._tier = tier
         self._series = self._tiers[tier]
 
@@ -154,19 +165,17 @@ class CallRecorder:
         notes.append((index, num_tokens, now))
         if self.first_delta_s is None:
             self.first_delta_s = now
-            self._series.ttft.observe(max(0.0, now - self._arrival_s))
+            self._later.append((self._series.ttft.observe, (max(0.0, now - self._arrival_s),)))
         elif len(notes) >= FOLD_DELTAS:
             self.fold()
-        if self._listener is not None:
-            self._tell(self._listener, index, num_tokens, now)
-
-    def _tell(self, listener: CallListener, index: int, num_tokens: int, now: float) -> None:
-        heard_s = self._heard_s.get(index)
-        if heard_s is not None:
-            listener.on_gap(self._tier, now - heard_s, num_tokens, now)
-        elif not self._heard_s:
-            listener.on_first_delta(self._tier, max(0.0, now - self._arrival_s), now)
-        self._heard_s[index] = now
+        listener = self._listener
+        if listener is not None:
+            heard_s = self._heard_s.get(index)
+            if heard_s is not None:
+                listener.on_gap(self._tier, now - heard_s, num_tokens, now)
+            elif not self._heard_s:
+                listener.on_first_delta(self._tier, max(0.0, now - self._arrival_s), now)
+            self._heard_s[index] = now
 
     def fold(self) -> None:
         """Turn the notes into samples."""
@@ -176,21 +185,21 @@ class CallRecorder:
             if not notes:
                 return
             del self._notes[: len(notes)]
+            gaps: list[tuple[float, int]] = []
+            num_new = 0
             for index, num_tokens, now in notes:
-                self._observe_delta(index, num_tokens, now)
-            self._series.output_tokens.inc(sum(note[1] for note in notes))
-
-    def _observe_delta(self, index: int, num_tokens: int, now: float) -> None:
-        choice = self._choices.get(index)
-        if choice is None:
-            self._choices[index] = _Gaps(now, num_tokens)
-            return
-        gap_s = now - choice.last_s
-        choice.last_s = now
-        choice.num_tokens += num_tokens
-        choice.add(gap_s)
-        for _ in range(num_tokens):
-            self._series.itl.observe(gap_s / num_tokens)
+                num_new += num_tokens
+                choice = self._choices.get(index)
+                if choice is None:
+                    self._choices[index] = _Gaps(now, num_tokens)
+                    continue
+                gap_s = now - choice.last_s
+                choice.add(gap_s, now, num_tokens)
+                if num_tokens:
+                    gaps.append((gap_s / num_tokens, num_tokens))
+            if gaps:
+                observe_all(self._series.itl, gaps)
+            self._series.output_tokens.inc(num_new)
 
     @property
     def worst_tpot_s(self) -> float | None:
@@ -211,24 +220,29 @@ class CallRecorder:
         self._is_finished = True
         self._on_end(self)
         self.fold()
-        series = self._series
-        series.outcomes[outcome].inc()
+        series, later = self._series, self._later
+        later.append((series.outcomes[outcome].inc, ()))
         if self._listener is not None:
             self._listener.on_call_end(self._tier, outcome, parts, now)
         if outcome is not Outcome.COMPLETED:
             return
-        series.e2e.observe(max(0.0, now - self._arrival_s))
-        for choice in self._choices.values():
-            self._observe_choice(choice)
+        later.append((series.e2e.observe, (max(0.0, now - self._arrival_s),)))
+        later.append((_observe_choices, (series, list(self._choices.values()))))
         if parts is not None:
-            series.parts[LatencyPart.NETWORK].observe(parts.network_s)
-            series.parts[LatencyPart.QUEUE].observe(parts.queue_s)
-            series.parts[LatencyPart.COMPUTE].observe(parts.compute_s)
-            series.parts[LatencyPart.OUTPUT].observe(parts.output_s)
+            later.append((_observe_parts, (series, parts)))
 
-    def _observe_choice(self, choice: _Gaps) -> None:
+
+def _observe_choices(series: CallSeries, choices: Iterable[_Gaps]) -> None:
+    for choice in choices:
         num_later = choice.num_tokens - choice.num_first
         if num_later > 0:
-            self._series.tpot.observe((choice.last_s - choice.first_s) / num_later)
+            series.tpot.observe((choice.last_s - choice.first_s) / num_later)
         if choice.num_gaps >= MIN_JITTER_GAPS:
-            self._series.jitter.observe(choice.deviation_s)
+            series.jitter.observe(choice.deviation_s)
+
+
+def _observe_parts(series: CallSeries, parts: LatencyParts) -> None:
+    series.parts[LatencyPart.NETWORK].observe(parts.network_s)
+    series.parts[LatencyPart.QUEUE].observe(parts.queue_s)
+    series.parts[LatencyPart.COMPUTE].observe(parts.compute_s)
+    series.parts[LatencyPart.OUTPUT].observe(parts.output_s)

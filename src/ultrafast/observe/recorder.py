@@ -1,10 +1,10 @@
 """Turns engine events into samples. Called on the API process's event loop, once per step; never on the engine thread.
 
 A histogram costs more than everything else that happens to a token, and an engine step waits for whoever uses its cores. So
-steps and tokens are only noted as they come, and folded into the metrics when these are read, or when many have gathered:
+what happens is only noted as it comes, and folded into the metrics when these are read, or when many notes have gathered:
 
-    on_report, on_delta --> list of notes --reading, or FOLD_* notes--> histograms, counters, gauges
-      (event loop)          (GIL-atomic)      (any thread, under a lock)
+    on_report, on_delta ... --> list of notes --reading, or FOLD_* notes--> histograms, counters, gauges
+        (event loop)            (GIL-atomic)      (any thread, under a lock)
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import threading
 from collections.abc import Iterable
 from typing import Protocol
 
+from prometheus_client import Counter
+
 from ultrafast.core.events import KvLevelsChanged, RequestFinished, RequestPreempted, StepFinished
 from ultrafast.core.request import FinishReason
 from ultrafast.core.tiers import ServiceTier
-from ultrafast.observe.call import CallListener, CallRecorder, CallSeries
+from ultrafast.observe.call import CallListener, CallRecorder, CallSeries, Note
 from ultrafast.observe.kv_levels import LevelSeries
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS, Metrics
 from ultrafast.observe.slo import MissReason, SloTracker
@@ -24,6 +26,8 @@ from ultrafast.observe.speculation import SpeculationSeries
 
 FOLD_STEPS = 512
 """So many noted steps are folded even when nobody reads the metrics."""
+FOLD_NOTES = 256
+"""So many other notes; a call makes about fifteen."""
 
 
 class StepEvents(Protocol):
@@ -63,6 +67,7 @@ class Recorder:
         self._kv_blocks = {state: metrics.kv_blocks.labels("device", state) for state in ("free", "running", "cached")}
         self._kv_capacity = metrics.kv_capacity.labels("device")
         self._steps: list[StepFinished] = []
+        self._notes: list[Note] = []
         self._live_calls: set[CallRecorder] = set()
         self._fold_lock = threading.Lock()
         metrics.before_read(self._fold)
@@ -71,48 +76,48 @@ class Recorder:
 
     def begin_call(self, arrival_s: float, tier: ServiceTier) -> CallRecorder:
         """Count a call in; whoever gets the recorder must call `finish` on it exactly once."""
-        self.metrics.requests_in_flight.inc()
-        call = CallRecorder(self._calls, arrival_s, tier, self._end_call, self._call_listener)
+        call = CallRecorder(self._calls, arrival_s, tier, self._live_calls.discard, self._notes, self._call_listener)
         self._live_calls.add(call)
         return call
 
     def on_response(self, route: str, status_class: str) -> None:
         """Count an HTTP answer. `route` is a route's template or "unmatched", never a path that a client wrote."""
-        self.metrics.http_responses.labels(route, status_class).inc()
+        self._notes.append((_count, (self.metrics.http_responses, route, status_class)))
+        if len(self._notes) >= FOLD_NOTES:
+            self._fold_notes()
 
     def on_objectives(self, tier: ServiceTier, missed_by: MissReason | None) -> None:
         """Count a call that was held to its objectives; None = it met them all."""
-        if missed_by is None:
-            self.metrics.slo_met.labels(tier).inc()
-        else:
-            self.metrics.slo_missed.labels(tier, missed_by).inc()
+        metrics = self.metrics
+        self._notes.append((_count, (metrics.slo_met, tier) if missed_by is None else (metrics.slo_missed, tier, missed_by)))
 
     def on_downgrade(self, requested: ServiceTier, served: ServiceTier, reason: str) -> None:
         """Count a call that another tier than the requested one served; `reason` is one of `core.events.DropReason`."""
-        self.metrics.downgrades.labels(requested, served, reason).inc()
+        self._notes.append((_count, (self.metrics.downgrades, requested, served, reason)))
 
     def on_cost(self, tier: ServiceTier, cost: float) -> None:
         """Count what a call cost."""
-        self.metrics.cost.labels(tier).inc(cost)
+        self._notes.append((self._add_cost, (tier, cost)))
 
     def on_report(self, report: StepEvents) -> None:
         """Take over what came of one step."""
         if report.preempted:
-            for preempted in report.preempted:
-                self._preemptions[preempted.tier].inc()
+            self._notes += [(self._preemptions[preempted.tier].inc, ()) for preempted in report.preempted]
         if report.finished:
-            for finished in report.finished:
-                self._on_finished(finished)
+            self._notes += [(self._on_finished, (finished,)) for finished in report.finished]
         if report.stats is not None:
             steps = self._steps
             steps.append(report.stats)
             if len(steps) >= FOLD_STEPS:
                 self._fold_steps()
         if report.levels is not None:
-            self._levels.on_change(report.levels)
+            self._notes.append((self._levels.on_change, (report.levels,)))
+        if len(self._notes) >= FOLD_NOTES:
+            self._fold_notes()
 
     def on_restart(self) -> None:
         """Count a replacement of the engine process."""
+        self._fold_notes()
         self._levels.on_restart()
         self.metrics.restarts.inc()
 
@@ -121,13 +126,14 @@ class Recorder:
         self.metrics.gen_ai.model = model
         self.metrics.build.info({"version": version, "engine": engine, "model": model})
 
-    def _end_call(self, call: CallRecorder) -> None:
-        self._live_calls.discard(call)
-        self.metrics.requests_in_flight.dec()
+    def _add_cost(self, tier: ServiceTier, cost: float) -> None:
+        self.metrics.cost.labels(tier).inc(cost)
 
     def _fold(self) -> None:
         """Bring the metrics up to date."""
         self._fold_steps()
+        self._fold_notes()
+        self.metrics.requests_in_flight.set(len(self._live_calls))
         for call in self._live_calls.copy():  # one C call: the event loop may add and discard meanwhile
             call.fold()
 
@@ -140,6 +146,13 @@ class Recorder:
                 self._observe_step(stats)
             if steps:
                 self._set_gauges(steps[-1])
+
+    def _fold_notes(self) -> None:
+        with self._fold_lock:
+            notes = self._notes[:]  # as with the steps
+            del self._notes[: len(notes)]
+            for do, arguments in notes:
+                do(*arguments)
 
     def _on_finished(self, event: RequestFinished) -> None:
         self._prompt_tokens[event.tier].inc(event.num_prompt_tokens)
@@ -191,6 +204,10 @@ class Recorder:
         self._kv_blocks["cached"].set(cached)
         self._kv_blocks["free"].set(capacity - running - cached)
         self._kv_capacity.set(capacity)
+
+
+def _count(counter: Counter, *labels: str) -> None:
+    counter.labels(*labels).inc()
 
 
 def _step_kind(stats: StepFinished) -> str:

@@ -16,7 +16,7 @@ from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.messages import StepReport
 from ultrafast.observe.logs import log_fields, set_up_logging
 from ultrafast.observe.metrics import Metrics
-from ultrafast.observe.recorder import FOLD_STEPS, Recorder
+from ultrafast.observe.recorder import FOLD_NOTES, FOLD_STEPS, Recorder
 
 FINISHED = RequestFinished(
     "r",
@@ -74,6 +74,19 @@ def test_finished_requests() -> None:
     assert value("prefix_cache_hit_tokens_total", level="host") == 60
     assert value("prefix_cache_hit_tokens_total", level="disk") == 20
     assert value("aborts_total", tier="flex") == 1
+
+
+def test_notes_are_bounded_and_none_is_lost_when_nobody_reads() -> None:
+    metrics = Metrics()
+    recorder = Recorder(metrics)
+    for _ in range(2 * FOLD_NOTES + 3):
+        recorder.on_response("/metrics", "2xx")
+        recorder.on_report(StepReport(finished=[FINISHED]))
+        assert len(recorder._notes) <= FOLD_NOTES
+    value = metrics.registry.get_sample_value
+    assert value("ultrafast_http_responses_total", {"route": "/metrics", "status_class": "2xx"}) == 2 * FOLD_NOTES + 3
+    assert value("ultrafast_prompt_tokens_total", {"tier": "flex"}) == 100 * (2 * FOLD_NOTES + 3)
+    assert not recorder._notes
 
 
 def test_a_request_that_was_never_scheduled_has_no_times() -> None:
