@@ -45,25 +45,22 @@ class ControlTokens:
         """Cut text at every control token, as libllama does for text whose special tokens it parses."""
         items: list[Item] = []
         begin = position = 0
+        ids = self.ids
         while self._start is not None and (found := self._start.search(text, position)):
             position = found.start()
-            length = self._length_at(text, position)
-            if not length:
+            for length in self._lengths:
+                token = ids.get(text[position : position + length])
+                if token is not None:
+                    if position > begin:
+                        items.append(text[begin:position])
+                    items.append(token)
+                    begin = position = position + length
+                    break
+            else:
                 position += 1
-                continue
-            if position > begin:
-                items.append(text[begin:position])
-            items.append(self.ids[text[position : position + length]])
-            begin = position = position + length
         if begin < len(text):
             items.append(text[begin:])
         return items
-
-    def _length_at(self, text: str, position: int) -> int:
-        for length in self._lengths:
-            if text[position : position + length] in self.ids:
-                return length
-        return 0
 
     def is_inner(self, text: str) -> bool:
         """Whether the text is a part of some control token, so that a template could complete it to one."""

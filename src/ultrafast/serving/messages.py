@@ -102,15 +102,16 @@ def check_depth(value: Any, param: str) -> None:
     """
     level = [value]
     for _ in range(_MAX_DEPTH):
-        level = [child for node in level for child in _children(node)]
-        if not level:
+        below: list[Any] = []
+        for node in level:
+            if isinstance(node, dict):
+                node = node.values()
+            elif not isinstance(node, list):
+                continue
+            for child in node:
+                if isinstance(child, dict | list):
+                    below.append(child)  # noqa: PERF401 - a comprehension costs a call per node
+        if not below:
             return
+        level = below
     raise InvalidRequestError(f"{param} is nested more than {_MAX_DEPTH} levels deep", param=param)
-
-
-def _children(node: Any) -> list[Any]:
-    if isinstance(node, dict):
-        return [child for child in node.values() if isinstance(child, dict | list)]
-    if isinstance(node, list):
-        return [child for child in node if isinstance(child, dict | list)]
-    return []

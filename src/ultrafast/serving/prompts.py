@@ -95,14 +95,16 @@ class PromptBuilder:
         chat_format = self.require_format()
         template = self._template
         assert template is not None, "a chat format without a template"
+        template_kwargs = conversation.template_kwargs
         values = {
             "messages": shapes.normalise(
                 conversation.messages, knows_developer=chat_format.knows_developer, wants_parts=chat_format.wants_parts
             ),
             "tools": conversation.tools,
-            "extra": _checked_extra(conversation.template_kwargs or {}),
+            "extra": _checked_extra(template_kwargs) if template_kwargs else {},
         }
-        shapes.check_depth(conversation.tools, "tools")
+        if conversation.tools:
+            shapes.check_depth(conversation.tools, "tools")
 
         def render(given: dict[str, Any]) -> str:
             return template.render(

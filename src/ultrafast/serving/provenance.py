@@ -17,7 +17,7 @@ Text without any of these characters (most text) needs one rendering.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ from ultrafast.serving.control_tokens import ControlTokens, Item
 
 _PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0xFFFFD
 _PRIVATE = re.compile(f"[{chr(_PRIVATE_FIRST)}-{chr(_PRIVATE_LAST)}]")
+
+_WORD_KEYS = frozenset({"role", "type"})
 
 Render = Callable[[Any], str]
 
@@ -81,7 +83,13 @@ class Provenance:
         return self._edge is not None and self._edge.search(text) is not None
 
     def _is_suspicious(self, values: Any) -> bool:
-        return any(self._has_edge(text) or self._control.is_inner(text) for text in _strings(values))
+        edge, control = self._edge, self._control
+        for text in _strings(values):
+            if edge is not None and edge.search(text) is not None:
+                return True
+            if len(text) < control.max_length and control.is_inner(text):
+                return True
+        return False
 
     def _exchange_tables(self, values: Any, text: str) -> tuple[dict[int, int], dict[int, int]]:
         """Return (character -> private-use character, and back) for edges and for all of strings that are inner parts."""
@@ -131,21 +139,25 @@ class Provenance:
         return value
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Every string that a client wrote, keys that are not plain words included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, child in value.items():
-            if not key.isidentifier():
-                yield key
-            if not _is_word(key, child):
-                yield from _strings(child)
-    elif isinstance(value, list):
-        for child in value:
-            yield from _strings(child)
+def _strings(value: Any) -> list[str]:
+    """Every string that a client wrote, keys that are not plain words included; in no order."""
+    found: list[str] = []
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            found.append(node)
+        elif isinstance(node, list):
+            waiting += node
+        elif isinstance(node, dict):
+            for key, child in node.items():
+                if not key.isidentifier():
+                    found.append(key)
+                if key not in _WORD_KEYS or not _is_word(key, child):
+                    waiting.append(child)
+    return found
 
 
 def _is_word(key: str, value: Any) -> bool:
     """Words of the protocol, which templates compare and even build control tokens from (`<|user|>`): checked elsewhere."""
-    return key in ("role", "type") and isinstance(value, str) and value.isidentifier()
+    return key in _WORD_KEYS and isinstance(value, str) and value.isidentifier()

@@ -40,6 +40,14 @@ class SegmentCache:
     def __contains__(self, text: str) -> bool:
         return text in self._entries
 
+    def num_missing_chars(self, items: Sequence[Item]) -> int:
+        """Return how long the texts among the items are together that are not known."""
+        entries, num_chars = self._entries, 0
+        for item in items:
+            if isinstance(item, str) and item not in entries:
+                num_chars += len(item)
+        return num_chars
+
     def get(self, text: str) -> tuple[int, ...] | None:
         """Return the tokens of a text if they are known."""
         with self._lock:
@@ -91,7 +99,7 @@ class SegmentTokenizer:
 
     def num_uncached_chars(self, items: Sequence[Item]) -> int:
         """Return how much text is still to be tokenised: what `tokens` will cost."""
-        return sum(len(item) for item in items if isinstance(item, str) and item not in self._cache)
+        return self._cache.num_missing_chars(items)
 
     def tokens(self, items: Sequence[Item]) -> list[int]:
         """Return the tokens of a prompt, the model's BOS in front where it expects one and the template wrote none.

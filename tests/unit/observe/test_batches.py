@@ -17,11 +17,12 @@ values = st.integers(0, 128).map(lambda number: number / 64) | st.sampled_from(E
 def test_a_batch_is_as_good_as_one_by_one(samples: list[tuple[float, int]]) -> None:
     registry = CollectorRegistry()
     one_by_one, together = (Histogram(name, name, ["x"], buckets=EDGES, registry=registry) for name in ("a", "b"))
-    observe_all(together.labels("1"), samples)
+    children = one_by_one.labels("1"), together.labels("1")
+    observe_all(children[1], samples)
     for value, count in samples:
         for _ in range(count):
-            one_by_one.labels("1").observe(value)
-    assert read(one_by_one) == read(together)
+            children[0].observe(value)
+    assert read(one_by_one) == read(together) != []
 
 
 def read(histogram: Histogram) -> list[float]:
