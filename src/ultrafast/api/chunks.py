@@ -6,7 +6,6 @@ data: {"id":...,"choices":[{"index":0,"delta":{"content":  "text"  },"logprobs":
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -27,8 +26,7 @@ _TEXT_END = b'},"logprobs":null,"finish_reason":null}'
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class StreamFacts:
+class StreamFacts(msgspec.Struct, frozen=True):
     """What every chunk of a stream says, and how usage is told.
 
     `price` is that of the tier that serves. `downgrade_reason`: why `service_tier` is not what was asked for; None when it is.

@@ -48,7 +48,15 @@ class ClientGoneError(Exception):
 
 
 class DirectWriter(Protocol):
-    """Writes pieces of the body past the server's coroutines."""
+    """Writes the head and pieces of the body past the server's coroutines."""
+
+    def begin(self, status: int, headers: Headers) -> bool:
+        """Write status and headers, if that is possible at this moment, and an ordinary answer; False: nothing was written."""
+        ...
+
+    def is_flowing(self) -> bool:
+        """Whether the client reads: the server's own writes would not wait."""
+        ...
 
     def is_open(self) -> bool:
         """Whether a piece would go out at this moment: the body has begun, and the client reads."""
@@ -219,11 +227,18 @@ class Exchange:
         self.is_started = True
         self.status = status
         headers.append((b"x-request-id", self.request_id.encode()))
-        await self._timed({"type": "http.response.start", "status": status, "headers": headers})
+        if self.direct is None or not self.direct.begin(status, headers):
+            await self._timed({"type": "http.response.start", "status": status, "headers": headers})
+        else:
+            self.last_write_s = self.clock()
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body. Suspends while the client reads too slowly."""
-        await self._timed({"type": "http.response.body", "body": data, "more_body": True})
+        if self.direct is None or not self.direct.is_open():
+            await self._timed({"type": "http.response.body", "body": data, "more_body": True})
+        elif data:
+            self.direct(data)
+            self.last_write_s = self.clock()
 
     async def finish(self, data: bytes = b"") -> None:
         """Send the last piece of the body."""
@@ -249,6 +264,10 @@ class Exchange:
             (b"content-length", str(len(body)).encode()),
             (b"cache-control", b"no-store"),
         ]
+        if linger is None and len(body) <= _MAX_WRITE_BYTES and self.direct is not None and self.direct.is_flowing():
+            await self.start(status, headers)
+            await (self.finish(body) if self.direct.is_flowing() else self.finish_within_stall(body))
+            return
         try:
             await self._within_stall(self.start(status, headers))
             pieces = [body[i : i + _MAX_WRITE_BYTES] for i in range(0, len(body), _MAX_WRITE_BYTES)] or [b""]

@@ -217,9 +217,11 @@ class Generation:
         parts = self.parts(now)
         assert parts is not None, "serving ends with Completed"
         total_s = now - self.exchange.arrival_s
-        told = (("network", parts.network_s), ("queue", parts.queue_s), ("compute", parts.compute_s), ("total", total_s))
-        text = ", ".join(f"{name};dur={value * 1000:.1f}" for name, value in told)
-        return b": server-timing " + text.encode() + b"\n\n"
+        text = (
+            f": server-timing network;dur={parts.network_s * 1000:.1f}, queue;dur={parts.queue_s * 1000:.1f}, "
+            f"compute;dur={parts.compute_s * 1000:.1f}, total;dur={total_s * 1000:.1f}\n\n"
+        )
+        return text.encode()
 
     # -- both
 

@@ -58,6 +58,7 @@ class Generations:
         self._context = context
         self._slo = SloAccount(context)
         self._bills = Bills(context)
+        self._prices = {tier: price_of(context.tiers, tier) for tier in ServiceTier}
 
     async def chat(self, exchange: Exchange) -> None:
         """Answer `POST /v1/chat/completions`."""
@@ -160,7 +161,7 @@ class Generations:
                 model=request.model,
                 service_tier=started.tier,
                 downgrade_reason=None if started.tier_reason in KEPT_TIER else started.tier_reason,
-                price=price_of(self._context.tiers, started.tier),
+                price=self._prices[started.tier],
                 system_fingerprint=self._fingerprint(),
                 num_prompt_tokens=started.num_prompt_tokens,
                 num_cached_tokens=started.num_cached_tokens,

@@ -16,9 +16,9 @@ from asyncio.events import TimerHandle
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from ultrafast.api.errors import ApiError, error_body, status_phrase
+from ultrafast.api.errors import ApiError, Headers, error_body, status_phrase
 from ultrafast.api.exchange import CONNECTION_KEY, Connection, new_request_id
 from ultrafast.observe.logs import log_fields
 
@@ -252,7 +252,7 @@ def _close_instead_of_chunks(cycle: RequestResponseCycle) -> None:
 
 
 class _ChunkWriter:
-    """Writes a piece of a chunked body as `RequestResponseCycle.send` does, but for what takes longer than a moment."""
+    """Writes the head, and pieces of a chunked body, as `RequestResponseCycle.send` does, but for what is not the usual case."""
 
     __slots__ = ("_cycle", "_flow", "_is_closed", "_write")
 
@@ -261,6 +261,36 @@ class _ChunkWriter:
         self._is_closed = False
         self._flow = cycle.flow
         self._write = cycle.transport.write
+
+    def begin(self, status: int, headers: Headers) -> bool:
+        cycle, scope = self._cycle, self._cycle.scope
+        is_usual = scope["http_version"] == "1.1" and scope["method"] != "HEAD" and status not in (204, 304)
+        if not is_usual or cycle.response_started or cycle.access_log or not self.is_flowing():
+            return False
+        lines = [STATUS_LINE[status].rstrip()]
+        length: int | None = None
+        for name, value in (*cycle.default_headers, *headers):
+            if name == b"content-length":
+                length = int(value)
+            elif name in (b"connection", b"transfer-encoding"):
+                return False
+            lines.append(b"%b: %b" % (name, value))
+        if not cycle.keep_alive:
+            lines.append(b"connection: close")
+        if length is None:
+            lines.append(b"transfer-encoding: chunked")
+        lines += (b"", b"")
+        data = b"\r\n".join(lines)
+        if not data.count(b"\r") == data.count(b"\n") == len(lines) - 1:
+            raise RuntimeError("a header has a line break")
+        cycle.response_started = True
+        cycle.waiting_for_100_continue = False
+        cycle.chunked_encoding, cycle.expected_content_length = length is None, length or 0
+        self._write(data)
+        return True
+
+    def is_flowing(self) -> bool:
+        return not (self._flow.write_paused or self._cycle.disconnected or self._is_closed)
 
     def is_open(self) -> bool:
         cycle = self._cycle

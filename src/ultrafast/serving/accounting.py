@@ -62,7 +62,9 @@ class CallAccount:
         """Parts of the call's time. The way into and out of the engine, templates and text are not in here: they are "output"."""
         finished_s = self._submitted_s if self._finished_s is None else self._finished_s
         scheduled_s = finished_s if self._scheduled_s is None else self._scheduled_s
-        first_token_s = next((at_s for at_s in (self._first_token_s, self._seen_first_token_s) if at_s is not None), finished_s)
+        first_token_s = self._seen_first_token_s if self._first_token_s is None else self._first_token_s
+        if first_token_s is None:
+            first_token_s = finished_s
         return Timings(
             queue_s=max(0.0, scheduled_s - self._submitted_s),
             compute_s=max(0.0, finished_s - scheduled_s),

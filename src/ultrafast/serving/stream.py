@@ -120,6 +120,8 @@ class ChoiceStream:
         if self.is_stopped:
             return None
         text = self._detokenizer.finish()
+        if self.is_plain and not text and not self._waiting:
+            return None
         self._num_chars += len(text)
         if self._stop is not None:
             text = self._stop.add(text)
