@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from asyncio.events import TimerHandle
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -20,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ultrafast.api.errors import ApiError, Headers, error_body, status_phrase
 from ultrafast.api.exchange import CONNECTION_KEY, Connection, new_request_id
+from ultrafast.engine.prompt_write import prompt_writer
 from ultrafast.observe.logs import log_fields
 
 _logger = logging.getLogger("ultrafast.api")
@@ -59,6 +61,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._write_now = prompt_writer(transport)
         self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -132,7 +135,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if self.scope["http_version"] == "1.0":
             _close_instead_of_chunks(self.cycle)
         if self._connection is not None and self.cycle is not None:
-            self._connection.writer = _ChunkWriter(self.cycle)
+            self._connection.writer = _ChunkWriter(self.cycle, self._write_now)
         # uvicorn stops reading while a pipelined request waits, and would then not notice that the client leaves.
         if len(self.pipeline) <= MAX_PIPELINED:
             self.flow.resume_reading()
@@ -254,13 +257,14 @@ def _close_instead_of_chunks(cycle: RequestResponseCycle) -> None:
 class _ChunkWriter:
     """Writes the head, and pieces of a chunked body, as `RequestResponseCycle.send` does, but for what is not the usual case."""
 
-    __slots__ = ("_cycle", "_flow", "_is_closed", "_write")
+    __slots__ = ("_cycle", "_flow", "_is_closed", "_write", "_write_now")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, write_now: Callable[[bytes], None]) -> None:
         self._cycle = cycle
         self._is_closed = False
         self._flow = cycle.flow
         self._write = cycle.transport.write
+        self._write_now = write_now
 
     def begin(self, status: int, headers: Headers) -> bool:
         cycle, scope = self._cycle, self._cycle.scope
@@ -303,4 +307,4 @@ class _ChunkWriter:
         self._is_closed = True
 
     def __call__(self, data: bytes) -> None:
-        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._write_now(b"%x\r\n%b\r\n" % (len(data), data))

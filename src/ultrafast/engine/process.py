@@ -15,6 +15,7 @@ from typing import cast
 
 from ultrafast.engine.codec import FrameError, client_side_reader, encode_frame
 from ultrafast.engine.messages import FromEngine, ToEngine
+from ultrafast.engine.prompt_write import prompt_writer
 
 _STDERR = 2
 _EOF_GRACE_S = 1.0
@@ -32,6 +33,7 @@ class ChildConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._write = prompt_writer(self._transport)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -55,7 +57,7 @@ class ChildConnection(asyncio.Protocol):
     def send(self, message: ToEngine) -> None:
         """Queue a message. After the connection is lost it goes nowhere, which the holder finds out by `lost`."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(message))
+            self._write(encode_frame(message))
 
     def abort(self) -> None:
         """Close at once; no message comes any more."""
