@@ -110,9 +110,9 @@ def _judge_live(options: dict[str, Any], is_size_free: bool) -> GateReport:
 
 
 async def _measure(spec: BenchSpec, targets: list[Target], options: dict[str, Any]) -> tuple[Run, Rules, int | None]:
-    """Run until certain. Several client processes, or a size that must be kept, are judged when all is done."""
+    """Run until certain. A size that must be kept is judged when all is done."""
     console, rules = Console(stderr=True), _rules(options)
-    if options["no_early_stop"] or spec.num_processes > 1:
+    if options["no_early_stop"]:
         return await measure_with_view(spec, console), rules, None
     watch, stop = Watch(targets, rules), asyncio.Event()
 
