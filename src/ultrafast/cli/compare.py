@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ultrafast.bench.compare.conditions import ALL_KEYS
 from ultrafast.bench.compare.judge import MIN_RUNS, Rules
@@ -16,7 +17,7 @@ from ultrafast.bench.compare.verdicts import compare as compare_runs
 from ultrafast.bench.gate.targets import canonical_tier
 from ultrafast.bench.record_files import read_run
 from ultrafast.bench.records import Run
-from ultrafast.cli.bench_options import bench_options
+from ultrafast.cli.bench_options import bench_options, given_load_options
 from ultrafast.cli.compare_live import Measured, measure_configurations, measure_urls
 from ultrafast.cli.compare_serve import is_serving, serve_options
 from ultrafast.cli.verdict_command import VerdictCommand
@@ -24,6 +25,8 @@ from ultrafast.core.errors import ConfigError
 
 DEFAULT_PAIRS = 6
 """Five per side are the least; an even number starts as often with A as with B."""
+
+_LIVE_ONLY = {"a_options": "--a", "b_options": "--b", "runs": "--runs", "result_dir": "--result-dir"}
 
 
 @click.command(cls=VerdictCommand)
@@ -53,7 +56,8 @@ DEFAULT_PAIRS = 6
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @serve_options
 @bench_options
-def compare(**options: Any) -> int:
+@click.pass_context
+def compare(context: click.Context, /, **options: Any) -> int:
     """Compare A with B: result files or directories of them, two URLs, or one URL with --a and --b.
 
     Without A and B, but with --set-b, --config-b, ...: two configurations, for which it starts servers of its own.
@@ -62,7 +66,7 @@ def compare(**options: Any) -> int:
     """
     figures = [parse_figure(text) for text in options["figures"]] or list(DEFAULT_FIGURES)
     tier = canonical_tier(options["tier"]) if options["tier"] else None
-    sides, is_live = _sides(options)
+    sides, is_live = _sides(context, options)
     rules = Rules(
         margin=options["margin"] / 100,
         confidence=options["confidence"],
@@ -77,9 +81,13 @@ def compare(**options: Any) -> int:
     return report.exit_code
 
 
-def _sides(options: dict[str, Any]) -> tuple[Measured, bool]:
+def _sides(context: click.Context, options: dict[str, Any]) -> tuple[Measured, bool]:
     """The runs of both sides, and whether they were measured now, in turns."""
     first, second = options["a"], options["b"] or options["a"]
+    if "--url" in (load := given_load_options(context)):
+        raise ConfigError(
+            "--url is not for `ultrafast compare`.", hint="Name the servers themselves: ultrafast compare URL_OF_A URL_OF_B"
+        )
     if is_serving(options):
         if first is not None:
             raise ConfigError(
@@ -99,6 +107,9 @@ def _sides(options: dict[str, Any]) -> tuple[Measured, bool]:
         raise ConfigError("One side is a URL and the other one is not.", hint="Compare saved with saved or live with live.")
     if _is_url(first):
         return measure_urls(first, second, options), True
+    written = [name for name in _LIVE_ONLY if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if idle := [_LIVE_ONLY[name] for name in written] + load:
+        raise ConfigError(f"Nothing is sent for saved results, so there is no use for {', '.join(idle)}.", hint="Leave it out.")
     return Measured(_read(first), _read(options["b"]), (first, second), []), False
 
 

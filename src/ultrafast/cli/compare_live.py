@@ -24,7 +24,7 @@ from ultrafast.bench.event_loop import run_async
 from ultrafast.bench.record_files import write_run
 from ultrafast.bench.records import Run
 from ultrafast.bench.session import BenchSpec
-from ultrafast.cli.bench_options import bench_options, spec_from_options
+from ultrafast.cli.bench_options import load_command, spec_from_options
 from ultrafast.cli.bench_view import measure_with_view
 from ultrafast.cli.compare_serve import configurations
 from ultrafast.core.errors import ConfigError
@@ -77,12 +77,6 @@ class Measured:
     names: tuple[str, str]
     meant: list[str]
     settings: tuple[Mismatch, ...] = ()
-
-
-@click.command()
-@bench_options
-def _side(**_: Any) -> None:
-    """Reads the options of one side; never run."""
 
 
 def measure_urls(first: str, second: str, options: dict[str, Any]) -> Measured:
@@ -153,12 +147,13 @@ def _own_options_of_both(options: Mapping[str, Any]) -> tuple[dict[str, Any], di
 def _own_options(flag: str, text: str) -> dict[str, Any]:
     """What was really written in --a or --b, by parameter name."""
     try:
-        context = _side.make_context(flag, shlex.split(text))
+        context = load_command.make_context(flag, shlex.split(text))
     except ValueError as error:
         raise ConfigError(f"{flag}: {error}.", hint="Put the options in quotes.") from error
-    return {
-        name: value for name, value in context.params.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
+    written = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if "url" in written:
+        raise ConfigError(f"{flag} cannot name a server.", hint="Name both: ultrafast compare URL_OF_A URL_OF_B")
+    return {name: context.params[name] for name in written}
 
 
 def _specs(options: dict[str, Any], own: tuple[dict[str, Any], dict[str, Any]], urls: tuple[str, str]) -> list[BenchSpec]:

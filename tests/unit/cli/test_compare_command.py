@@ -8,7 +8,8 @@ from tests.unit.models.gguf_builder import build
 
 from ultrafast.bench.compare.configurations import differing_settings
 from ultrafast.bench.record_files import write_run
-from ultrafast.cli.compare_live import _MEANT, _own_options, _side
+from ultrafast.cli.bench_options import load_command
+from ultrafast.cli.compare_live import _MEANT, _own_options
 from ultrafast.cli.compare_serve import configurations
 from ultrafast.cli.main import main
 
@@ -71,6 +72,10 @@ def test_other_conditions_are_refused_and_named(sides, tmp_path, capsys):
         (["{a}", "{a}", "--figure", "speed"], "no figure to compare"),
         (["{a}", "{a}", "--allow-different", "weather"], "weather"),
         ([], "Missing argument"),
+        (["--url", "http://127.0.0.1:9"], "--url is not for `ultrafast compare`"),
+        (["http://127.0.0.1:9", "--b", "--url http://127.0.0.1:10"], "--b cannot name a server"),
+        (["{a}", "{a}", "--a", "--tier-mix flex", "--runs", "5"], "--a, --runs"),
+        (["{a}", "{a}", "--request-rate", "4"], "--request-rate"),
         (["{a}", "--set-b", "engine.speculation=off"], "is there already"),
         (["{a}", "{a}", "--restart"], "--restart is for servers that the comparison starts"),
         (["--set-b", "engine.speculation"], "--set-b engine.speculation: there is no `=`"),
@@ -129,5 +134,5 @@ def test_configurations_from_files_and_settings(tmp_path, monkeypatch):
 
 
 def test_every_option_that_changes_conditions_is_known():
-    names = {parameter.name for parameter in _side.params}
+    names = {parameter.name for parameter in load_command.params}
     assert set(_MEANT) <= names
