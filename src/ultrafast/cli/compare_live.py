@@ -98,7 +98,7 @@ def measure_configurations(options: dict[str, Any]) -> Measured:
             "A and B have the same settings.", hint="Say what differs: --set-b section.key=value, or --config-b FILE."
         )
     specs = _specs(options, own, (options["url"], options["url"]))  # the servers' own addresses come with their start
-    keyed = [replace(spec, headers=dict(side.headers) | spec.headers) for spec, side in zip(specs, sides, strict=True)]
+    keyed = [replace(spec, headers=spec.headers | dict(side.headers)) for spec, side in zip(specs, sides, strict=True)]
     a, b = _run(_serve_and_measure(sides, keyed, options))
     names = (_name(sides[0].command, own[0]), _name(sides[1].command, own[1]))
     return Measured(a, b, names, _meant(own) + consequences(settings), settings)
