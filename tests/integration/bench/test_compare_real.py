@@ -55,8 +55,18 @@ def wait_until_gone():
 
 
 def test_two_configurations(model_path, tmp_path):
-    arguments = ["--set-b", "model.served_name=other", "--result-dir", str(tmp_path), "--json"]
-    env = os.environ | {"ULTRAFAST_API_KEY": "secret-of-the-test"}
+    keys = tmp_path / "keys"
+    keys.write_text("me secret-of-the-test\n")
+    arguments = [
+        "--set-b",
+        "model.served_name=other",
+        "--result-dir",
+        str(tmp_path),
+        "--json",
+        "--set",
+        f"server.api_key_file={keys}",
+    ]
+    env = os.environ | {"OPENAI_API_KEY": "of-another-service"}
     done = subprocess.run(command(model_path, *arguments), capture_output=True, text=True, timeout=250, check=False, env=env)
     assert done.returncode == 2, done.stderr  # two runs per side decide nothing
     document = json.loads(done.stdout)
