@@ -31,6 +31,7 @@ NAMES = (
     "raw_loop",
     "api_overhead",
     "scheduler_steps",
+    "dashboard_cost",
     "warm_first",
     "crash_recovery",
     "kv_levels",

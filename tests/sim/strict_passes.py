@@ -73,4 +73,4 @@ class StrictPasses:
             said = self._said[one.request_id]
             said.append(one.token)
             drawn.append(one._replace(is_complete=len(said) >= self._requests[one.request_id][1]))
-        return replace(result, sampled=tuple(drawn))
+        return result._replace(sampled=tuple(drawn))

@@ -22,7 +22,8 @@ from ultrafast.api.models import Models
 from ultrafast.api.ports import CachePort, ServicePort
 from ultrafast.api.slo import SloAccount
 from ultrafast.api.tokens import Tokens
-from ultrafast.config.settings import ServerSettings, TiersSettings
+from ultrafast.config.settings import ServerSettings
+from ultrafast.config.tier_settings import TiersSettings
 from ultrafast.core.clock import Clock
 from ultrafast.engine.health import EngineHealth, EngineState
 from ultrafast.observe.recorder import Recorder

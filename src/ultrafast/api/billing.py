@@ -5,7 +5,7 @@ from __future__ import annotations
 from ultrafast.api.answers import cost_of
 from ultrafast.api.context import EdgeContext
 from ultrafast.api.generation import Generation
-from ultrafast.config.settings import TiersSettings
+from ultrafast.config.tier_settings import TiersSettings
 from ultrafast.core.price import TierPrice
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.metrics import Outcome

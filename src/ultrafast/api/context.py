@@ -15,7 +15,8 @@ from ultrafast.api.exchange import SCOPE_KEY, Exchange
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.parse import parse_body
 from ultrafast.api.ports import CachePort, ServicePort
-from ultrafast.config.settings import ServerSettings, TiersSettings
+from ultrafast.config.settings import ServerSettings
+from ultrafast.config.tier_settings import TiersSettings
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import UnavailableError
 from ultrafast.engine.health import EngineHealth, EngineState

@@ -11,7 +11,7 @@ import msgspec
 from ultrafast.api.context import EdgeContext
 from ultrafast.api.exchange import Exchange
 from ultrafast.api.generation import Generation
-from ultrafast.config.settings import TierTargets
+from ultrafast.config.tier_settings import TierTargets
 from ultrafast.core.request import RequestSlo
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.metrics import Outcome

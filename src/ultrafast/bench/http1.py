@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from ultrafast.core.errors import UltrafastError
+from ultrafast.core.errors import ConfigError
 
 NsClock = Callable[[], int]
 """Nanoseconds, monotonic; `time.perf_counter_ns` outside tests."""
 
 
-class BadUrlError(UltrafastError):
+class BadUrlError(ConfigError):
     """The address of the server is no HTTP URL."""
 
     code = "invalid_url"

@@ -12,7 +12,7 @@ import msgspec
 from ultrafast.bench.loop_lag import worst
 from ultrafast.bench.progress import Progress
 from ultrafast.bench.records import Window
-from ultrafast.bench.runner import OnProgress, PartialRun
+from ultrafast.bench.runner import OnProgress, OnRecord, PartialRun
 from ultrafast.bench.worker import READY, Job, Message
 from ultrafast.core.errors import UltrafastError
 
@@ -26,8 +26,15 @@ class WorkerError(UltrafastError):
     code = "worker_failed"
 
 
-async def run_jobs(jobs: Sequence[Job], on_progress: OnProgress | None, stop: asyncio.Event | None = None) -> PartialRun:
+async def run_jobs(
+    jobs: Sequence[Job],
+    on_progress: OnProgress | None,
+    stop: asyncio.Event | None = None,
+    on_record: OnRecord | None = None,
+) -> PartialRun:
     """Start one process per job, begin all at the same moment, and pool their parts. Setting `stop` ends all early.
+
+    `on_record` hears of each request that has ended, of jobs with `is_told_records`; the run has records of its own.
 
     Raises:
         WorkerError: a process ended without a result. The others are ended too.
@@ -43,7 +50,10 @@ async def run_jobs(jobs: Sequence[Job], on_progress: OnProgress | None, stop: as
             await _tell(process, b"%d\n" % origin_ns)
         async with asyncio.TaskGroup() as group:
             stopper = group.create_task(_end_early(processes, stop or asyncio.Event()))
-            tasks = [group.create_task(_collect(process, number, seen, on_progress)) for number, process in enumerate(processes)]
+            tasks = [
+                group.create_task(_collect(process, number, seen, on_progress, on_record))
+                for number, process in enumerate(processes)
+            ]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             stopper.cancel()
         return pool_parts([task.result() for task in tasks], is_open_loop=jobs[0].spec.is_open_loop)
@@ -87,13 +97,19 @@ async def _prepare(process: asyncio.subprocess.Process, job: Job) -> None:
 
 
 async def _collect(
-    process: asyncio.subprocess.Process, number: int, seen: dict[int, Progress], on_progress: OnProgress | None
+    process: asyncio.subprocess.Process,
+    number: int,
+    seen: dict[int, Progress],
+    on_progress: OnProgress | None,
+    on_record: OnRecord | None,
 ) -> PartialRun:
     assert process.stdout is not None, "started with a pipe"
     while line := await process.stdout.readline():
         message = msgspec.json.decode(line, type=Message)
         if message.result is not None:
             return message.result
+        if message.record is not None and on_record is not None:
+            on_record(message.record)
         if message.progress is not None and on_progress is not None:
             seen[number] = message.progress
             on_progress(_sum(list(seen.values())))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ssl
 import time
 import uuid
 from collections.abc import Sequence
@@ -28,11 +27,11 @@ from ultrafast.bench.runner import OnProgress, OnRecord, PartialRun, Runner, Run
 from ultrafast.bench.server_metrics import counted_between, read_counters
 from ultrafast.bench.target import Target, find_target
 from ultrafast.bench.traces import read_trace, scale
+from ultrafast.bench.trust import tls_context
 from ultrafast.bench.validity import judge
 from ultrafast.bench.warm_up import MAX_WARM_UP_S, WarmUpSpec, warm_up
 from ultrafast.bench.worker import Job
 from ultrafast.bench.workload import Session, WorkloadSpec, plan_prompts, plan_random, plan_trace, planned_duration_s
-from ultrafast.core.errors import ConfigError
 
 _WARM_SEED = 1 << 40
 """Added to the seed for warm-up prompts: never those that are measured."""
@@ -90,7 +89,7 @@ class Listener:
 
     on_progress: OnProgress | None = None
     on_record: OnRecord | None = None
-    """Called with each finished request; only with one process."""
+    """Called with each request that has ended, in the order of their ends; with several processes about that."""
 
 
 def make_plan(spec: BenchSpec, target: Target) -> list[Session]:
@@ -111,8 +110,6 @@ async def measure(spec: BenchSpec, listener: Listener | None = None, stop: async
         WorkerError: a worker process died.
     """
     listener = listener or Listener()
-    if spec.num_processes > 1 and (spec.is_insecure or spec.ca_file):
-        raise ConfigError("Several processes cannot use their own certificates.", hint="Leave --processes at 1.")
     begin_s = time.monotonic()
     client = open_client(spec)
     try:
@@ -137,21 +134,8 @@ async def measure(spec: BenchSpec, listener: Listener | None = None, stop: async
 
 def open_client(spec: BenchSpec) -> BenchClient:
     """A client whose clock starts now."""
-    pool = ConnectionPool(Address.parse(spec.url), time.perf_counter_ns, _tls(spec))
+    pool = ConnectionPool(Address.parse(spec.url), time.perf_counter_ns, tls_context(spec.ca_file, is_insecure=spec.is_insecure))
     return BenchClient(pool, spec.path, time.perf_counter_ns(), spec.timeout_s, spec.headers)
-
-
-def _tls(spec: BenchSpec) -> ssl.SSLContext | None:
-    if spec.is_insecure:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return context
-    try:
-        return ssl.create_default_context(cafile=str(spec.ca_file)) if spec.ca_file else None
-    except OSError as error:
-        raise ConfigError(
-            f"{spec.ca_file} holds no certificates: {error}.", hint="Name a PEM file with the authority's certificate."
-        ) from error
 
 
 async def _warm(spec: BenchSpec, client: BenchClient, target: Target) -> WarmUp:
@@ -194,7 +178,8 @@ async def _execute(
         extra=spec.extra,
     )
     if spec.num_processes > 1:
-        return await run_jobs(_jobs(spec, runner_spec, sessions), listener.on_progress, stop)
+        jobs = _jobs(spec, runner_spec, sessions, is_told_records=listener.on_record is not None)
+        return await run_jobs(jobs, listener.on_progress, stop, listener.on_record)
     # What exists now stays: the collector need not look at the plan again while stamps are taken.
     gc.collect()
     gc.freeze()
@@ -205,7 +190,7 @@ async def _execute(
         gc.unfreeze()
 
 
-def _jobs(spec: BenchSpec, runner_spec: RunnerSpec, sessions: Sequence[Session]) -> list[Job]:
+def _jobs(spec: BenchSpec, runner_spec: RunnerSpec, sessions: Sequence[Session], *, is_told_records: bool) -> list[Job]:
     count = min(spec.num_processes, len(sessions), spec.concurrency or len(sessions))
     shares: list[int | None] = [None] * count
     if spec.concurrency is not None:
@@ -219,6 +204,9 @@ def _jobs(spec: BenchSpec, runner_spec: RunnerSpec, sessions: Sequence[Session])
             timeout_s=spec.timeout_s,
             spec=msgspec.structs.replace(runner_spec, concurrency=shares[number]),
             sessions=list(sessions[number::count]),
+            ca_file=None if spec.ca_file is None else str(spec.ca_file),
+            is_insecure=spec.is_insecure,
+            is_told_records=is_told_records,
         )
         for number in range(count)
     ]

@@ -17,10 +17,10 @@ from ultrafast.bench.ablate.conversations import CLIENTS, TURNS, Workload
 from ultrafast.bench.ablate.pipelines import Pipeline, check_switches, make_pipelines
 from ultrafast.bench.ablate.records import Ablation, AblationSpec
 from ultrafast.bench.ablate.report import Report
-from ultrafast.bench.ablate.server import setting_text
 from ultrafast.bench.ablate.session import Listener
 from ultrafast.bench.ablate.session import ablate as measure
 from ultrafast.bench.event_loop import run_async
+from ultrafast.bench.own_server import setting_text
 from ultrafast.bench.wording import duration
 from ultrafast.cli.options import FLAGS, load_from_options, settings_options
 from ultrafast.cli.out_file import OutFile

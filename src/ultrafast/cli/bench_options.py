@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from ultrafast.bench.dialect import CHAT_PATH, COMPLETIONS_PATH
 from ultrafast.bench.http1 import Address
@@ -115,6 +116,22 @@ def bench_options(command: _Command) -> _Command:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+@click.command()
+@bench_options
+def load_command(**_: Any) -> None:
+    """Has these options and no other; to read or list them, never run."""
+
+
+def given_load_options(context: click.Context) -> list[str]:
+    """Those of these options that stand on the command line of a command, as flags."""
+    names = {parameter.name for parameter in load_command.params}
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in names and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
 
 
 def spec_from_options(options: Mapping[str, Any]) -> BenchSpec:

@@ -25,7 +25,7 @@ async def measure_with_view(
 ) -> Run:
     """`measure`, shown on `console`. The first Ctrl-C ends the run and keeps what was measured; the second one aborts.
 
-    `on_record` hears of each finished request (with one process); setting `stop` does what the first Ctrl-C does.
+    `on_record` hears of each finished request; setting `stop` does what the first Ctrl-C does.
     """
     bar = Bar(
         TextColumn("{task.description}"),

@@ -1,80 +1,36 @@
-"""`ultrafast compare`: is B slower than A? Two saved results, two servers, or one server with two sets of options."""
+"""`ultrafast compare`: is B slower than A? Two saved results, servers, sets of options or configurations."""
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from click.core import ParameterSource
-from rich.console import Console
 
 from ultrafast.bench.compare.conditions import ALL_KEYS
-from ultrafast.bench.compare.interleave import run_pairs
 from ultrafast.bench.compare.judge import MIN_RUNS, Rules
 from ultrafast.bench.compare.metrics import DEFAULT_FIGURES, parse_figure
 from ultrafast.bench.compare.report import as_json, as_text, first_line
 from ultrafast.bench.compare.verdicts import ComparisonReport
 from ultrafast.bench.compare.verdicts import compare as compare_runs
-from ultrafast.bench.event_loop import run_async
 from ultrafast.bench.gate.targets import canonical_tier
-from ultrafast.bench.record_files import read_run, write_run
+from ultrafast.bench.record_files import read_run
 from ultrafast.bench.records import Run
-from ultrafast.bench.session import BenchSpec
-from ultrafast.cli.bench_options import bench_options, spec_from_options
-from ultrafast.cli.bench_view import measure_with_view
+from ultrafast.cli.bench_options import bench_options, given_load_options
+from ultrafast.cli.compare_live import Measured, measure_configurations, measure_urls
+from ultrafast.cli.compare_serve import is_serving, serve_options
 from ultrafast.cli.verdict_command import VerdictCommand
 from ultrafast.core.errors import ConfigError
 
 DEFAULT_PAIRS = 6
 """Five per side are the least; an even number starts as often with A as with B."""
 
-_MEANT = {
-    "model": ("model", "prompt_tokens", "output_tokens"),
-    "endpoint": ("endpoint", "prompt_tokens"),
-    "scenario": (
-        "shape",
-        "input_len",
-        "output_len",
-        "shared_prefix_tokens",
-        "num_turns",
-        "is_cache_cold",
-        "prompt_tokens",
-        "output_tokens",
-    ),
-    "input_len": ("input_len", "prompt_tokens"),
-    "output_len": ("output_len", "output_tokens"),
-    "prompts": ("shape", "input_len", "prompt_tokens", "output_tokens"),
-    "prefix_len": ("shared_prefix_tokens", "is_cache_cold", "prompt_tokens"),
-    "turns": ("num_turns", "is_cache_cold", "prompt_tokens"),
-    "warm_cache": ("is_cache_cold",),
-    "tier_mix": ("tier_mix",),
-    "num_prompts": ("num_planned",),
-    "request_rate": ("arrival", "rate_per_s", "concurrency"),
-    "burstiness": ("arrival", "burstiness"),
-    "constant_rate": ("arrival",),
-    "max_concurrency": ("concurrency",),
-    "trace": ("arrival", "shape", "input_len", "output_len", "prompt_tokens", "output_tokens"),
-    "ignore_eos": ("ignores_eos", "output_tokens"),
-    "processes": ("num_processes",),
-}
-"""Option given with --a or --b -> conditions that it may change; the comparison is about these."""
-
-
-_SECRET = ("api_key", "api_key_file", "extra_body")
-
-
-@click.command()
-@bench_options
-def _side(**_: Any) -> None:
-    """Reads the options of one side; never run."""
+_LIVE_ONLY = {"a_options": "--a", "b_options": "--b", "runs": "--runs", "result_dir": "--result-dir"}
 
 
 @click.command(cls=VerdictCommand)
-@click.argument("a", metavar="A")
+@click.argument("a", metavar="[A]", required=False)
 @click.argument("b", metavar="[B]", required=False)
 @click.option(
     "--a", "a_options", default="", metavar="OPTIONS", help="Live: options for A only, in quotes: --a '--tier-mix flex'."
@@ -98,32 +54,63 @@ def _side(**_: Any) -> None:
 )
 @click.option("--result-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Live: save every run there.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@serve_options
 @bench_options
-def compare(**options: Any) -> int:
+@click.pass_context
+def compare(context: click.Context, /, **options: Any) -> int:
     """Compare A with B: result files or directories of them, two URLs, or one URL with --a and --b.
+
+    Without A and B, but with --set-b, --config-b, ...: two configurations, for which it starts servers of its own.
 
     Exit codes: 0 B is the same or better, 1 B is worse, 2 inconclusive, 3 error.
     """
-    first, second = options["a"], options["b"] or options["a"]
+    figures = [parse_figure(text) for text in options["figures"]] or list(DEFAULT_FIGURES)
+    tier = canonical_tier(options["tier"]) if options["tier"] else None
+    sides, is_live = _sides(context, options)
     rules = Rules(
         margin=options["margin"] / 100,
         confidence=options["confidence"],
-        is_paired=options["paired"] or _is_url(first),
+        is_paired=options["paired"] or is_live,
         min_runs=options["min_runs"],
     )
-    figures = [parse_figure(text) for text in options["figures"]] or list(DEFAULT_FIGURES)
-    tier = canonical_tier(options["tier"]) if options["tier"] else None
-    allowed = list(options["allow_different"])
+    allowed = [*options["allow_different"], *sides.meant]
+    report = compare_runs(
+        sides.a, sides.b, figures, rules, names=sides.names, tier=tier, allowed=allowed, settings=sides.settings
+    )
+    _tell(report, options["is_json"])
+    return report.exit_code
+
+
+def _sides(context: click.Context, options: dict[str, Any]) -> tuple[Measured, bool]:
+    """The runs of both sides, and whether they were measured now, in turns."""
+    first, second = options["a"], options["b"] or options["a"]
+    if "--url" in (load := given_load_options(context)):
+        raise ConfigError(
+            "--url is not for `ultrafast compare`.", hint="Name the servers themselves: ultrafast compare URL_OF_A URL_OF_B"
+        )
+    if is_serving(options):
+        if first is not None:
+            raise ConfigError(
+                f"{first} is there already, and --set-a, --config-a and the like start servers.",
+                hint="Leave A and B out, or leave the settings out.",
+            )
+        return measure_configurations(options), True
+    if options["restart"]:
+        raise ConfigError(
+            "--restart is for servers that the comparison starts.", hint="Say what differs: --set-b section.key=value."
+        )
+    if first is None:
+        raise ConfigError(
+            "Missing argument A.", hint="Name two results or two URLs, or two configurations with --set-a and --set-b."
+        )
     if _is_url(first) != _is_url(second):
         raise ConfigError("One side is a URL and the other one is not.", hint="Compare saved with saved or live with live.")
     if _is_url(first):
-        a, b, names, meant = _measure(first, second, options)
-        allowed += meant
-    else:
-        a, b, names = _read(first), _read(options["b"]), (first, second)
-    report = compare_runs(a, b, figures, rules, names=names, tier=tier, allowed=allowed)
-    _tell(report, options["is_json"])
-    return report.exit_code
+        return measure_urls(first, second, options), True
+    written = [name for name in _LIVE_ONLY if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if idle := [_LIVE_ONLY[name] for name in written] + load:
+        raise ConfigError(f"Nothing is sent for saved results, so there is no use for {', '.join(idle)}.", hint="Leave it out.")
+    return Measured(_read(first), _read(options["b"]), (first, second), []), False
 
 
 def _is_url(text: str) -> bool:
@@ -141,62 +128,6 @@ def _read(text: str | None) -> list[Run]:
     if not files:
         raise ConfigError(f"There is no .jsonl file in {path}.", hint="Save runs with `ultrafast bench --result-dir`.")
     return [read_run(file) for file in files]
-
-
-def _measure(first: str, second: str, options: dict[str, Any]) -> tuple[list[Run], list[Run], tuple[str, str], list[str]]:
-    """Both sides live, in turns; their names, and the conditions that --a and --b change on purpose."""
-    own_a, own_b = _own_options("--a", options["a_options"]), _own_options("--b", options["b_options"])
-    if first == second and own_a == own_b:
-        raise ConfigError("A and B are the same.", hint="Name a second URL, or give --a and --b different options.")
-    seed = spec_from_options(options).workload.seed
-    specs = [_spec(options | own | {"url": url}, seed) for url, own in ((first, own_a), (second, own_b))]
-    a, b = run_async(run_pairs(specs[0], specs[1], options["runs"], _Shown(options["runs"], options["result_dir"]).measure))
-    names = (_name(a[0], own_a), _name(b[0], own_b))
-    return a, b, names, [key for name in {*own_a, *own_b} for key in _MEANT.get(name, ())]
-
-
-def _name(run: Run, own: dict[str, Any]) -> str:
-    """The address and what is special about a side; never a key."""
-    shown = [f"{name}={value}" for name, value in own.items() if name not in _SECRET]
-    return " ".join([run.record.scenario.url, *shown])
-
-
-def _own_options(flag: str, text: str) -> dict[str, Any]:
-    """What was really written in --a or --b, by parameter name."""
-    try:
-        context = _side.make_context(flag, shlex.split(text))
-    except ValueError as error:
-        raise ConfigError(f"{flag}: {error}.", hint="Put the options in quotes.") from error
-    return {
-        name: value for name, value in context.params.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-
-
-def _spec(options: dict[str, Any], seed: int) -> BenchSpec:
-    """Both sides have the same seed, also when none was given."""
-    spec = spec_from_options(options)
-    return replace(spec, workload=msgspec.structs.replace(spec.workload, seed=seed))
-
-
-class _Shown:
-    """Measures with a view, counts runs, saves them."""
-
-    def __init__(self, num_pairs: int, directory: Path | None) -> None:
-        self._num_pairs = num_pairs
-        self._directory = directory
-        self._num_done = {"a": 0, "b": 0}
-        self._console = Console(stderr=True)
-
-    async def measure(self, side: str, spec: BenchSpec) -> Run:
-        total = sum(self._num_done.values())
-        self._console.print(f"run      {total + 1} of {2 * self._num_pairs}: {side.upper()}", highlight=False)
-        run = await measure_with_view(spec, self._console)
-        if self._directory is not None:
-            directory = self._directory / side
-            directory.mkdir(parents=True, exist_ok=True)
-            write_run(run, directory / f"{self._num_done[side]:03}.jsonl")
-        self._num_done[side] += 1
-        return run
 
 
 def _tell(report: ComparisonReport, is_json: bool) -> None:

@@ -26,12 +26,12 @@ from ultrafast.bench.gate.watch import Watch, num_looks
 from ultrafast.bench.record_files import read_run, write_run
 from ultrafast.bench.records import Outcome, RequestRecord, Run
 from ultrafast.bench.session import BenchSpec
-from ultrafast.cli.bench_options import bench_options, spec_from_options
+from ultrafast.cli.bench_options import bench_options, given_load_options, spec_from_options
 from ultrafast.cli.bench_view import measure_with_view
 from ultrafast.cli.errors import report as report_error
 from ultrafast.cli.out_file import OutFile
 from ultrafast.cli.verdict_command import VerdictCommand
-from ultrafast.core.errors import UltrafastError
+from ultrafast.core.errors import ConfigError, UltrafastError
 
 DEFAULT_BUDGET_S = 600.0
 _PATH = click.Path(path_type=Path, dir_okay=False)
@@ -66,7 +66,11 @@ def gate(context: click.Context, /, **options: Any) -> int:
     Exit codes: 0 PASS, 1 FAIL, 2 INCONCLUSIVE, 3 ERROR.
     """
     try:
-        outcome = _judge_saved(options) if options["from_result"] else _judge_live(options, _is_default(context, "num_prompts"))
+        outcome = (
+            _judge_saved(context, options)
+            if options["from_result"]
+            else _judge_live(options, _is_default(context, "num_prompts"))
+        )
     except UltrafastError as error:
         report_error(error.message, error.hint)
         outcome = GateReport(verdict=Verdict.ERROR, reason=error.message, source=_source(options))
@@ -81,7 +85,9 @@ def _source(options: dict[str, Any]) -> str:
     return str(options["from_result"] or options["url"].rpartition("@")[2])  # what is before an @ may be a password
 
 
-def _judge_saved(options: dict[str, Any]) -> GateReport:
+def _judge_saved(context: click.Context, options: dict[str, Any]) -> GateReport:
+    if idle := given_load_options(context):
+        raise ConfigError(f"--from-result sends nothing, so there is no use for {', '.join(idle)}.", hint="Leave it out.")
     run = read_run(options["from_result"])
     targets = _targets(options, tiers_of_run(run))
     return evaluate(run, targets, _rules_of_saved(run, options), _limits(options), source=_source(options))
@@ -110,9 +116,9 @@ def _judge_live(options: dict[str, Any], is_size_free: bool) -> GateReport:
 
 
 async def _measure(spec: BenchSpec, targets: list[Target], options: dict[str, Any]) -> tuple[Run, Rules, int | None]:
-    """Run until certain. Several client processes, or a size that must be kept, are judged when all is done."""
+    """Run until certain. A size that must be kept is judged when all is done."""
     console, rules = Console(stderr=True), _rules(options)
-    if options["no_early_stop"] or spec.num_processes > 1:
+    if options["no_early_stop"]:
         return await measure_with_view(spec, console), rules, None
     watch, stop = Watch(targets, rules), asyncio.Event()
 

@@ -57,7 +57,7 @@ def load_from_options(options: dict[str, Any]) -> LoadedSettings:
         if value is not None:
             flags[dotted] = Given(value, flag)
     for assignment in options["assignments"]:
-        dotted, value = _split(assignment)
+        dotted, value = split_assignment(assignment)
         if dotted in flags:
             raise ConfigError(
                 f"{dotted} is given twice on the command line: by {flags[dotted].origin} and by --set {assignment}.",
@@ -71,10 +71,16 @@ def _parameter(flag: str) -> str:
     return "flag_" + flag.removeprefix("--").replace("-", "_")
 
 
-def _split(assignment: str) -> tuple[str, str]:
+def split_assignment(assignment: str, flag: str = "--set") -> tuple[str, str]:
+    """Name and value of `section.key=value`.
+
+    Raises:
+        ConfigError: there is no `=`.
+    """
     dotted, equals, value = assignment.partition("=")
     if not equals:
         raise ConfigError(
-            f"--set {assignment}: there is no `=`.", hint="Write --set section.key=value, for example --set server.port=9000."
+            f"{flag} {assignment}: there is no `=`.",
+            hint=f"Write {flag} section.key=value, for example {flag} logging.level=debug.",
         )
     return dotted.strip(), value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ultrafast.config.settings import TiersSettings
+from ultrafast.config.tier_settings import TiersSettings
 from ultrafast.core.tiers import ServiceTier, TierPolicy
 
 

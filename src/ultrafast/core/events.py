@@ -121,8 +121,7 @@ class Reserved:
     step_share: float
 
 
-@dataclass(frozen=True, slots=True)
-class StepFinished:
+class StepFinished(NamedTuple):
     """One step as numbers, and how full everything is after it. `*_tokens` of KV are cells: one cell holds one token.
 
     `prefills` names the chunks; who decoded is seen by the tokens that came of the step.

@@ -170,8 +170,7 @@ class Yielding:
     predicted_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """What to do next. `work` may be empty while `kv_ops` is not (an aborted request's cells are freed at once).
 
     `draft` comes before `work`: the guesses that it asks for become drafts of the work (`Scheduler.drafted`).
@@ -237,8 +236,7 @@ class SampledToken(NamedTuple):
     logprobs: TokenLogprobs | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What came of a plan.
 
     Attributes:

@@ -1,6 +1,6 @@
 """What the feed says, as JSON: one `Frame` several times a second. Times are seconds, sizes tokens or blocks of KV.
 
-`docs/dashboard.md` explains the fields; the page is their only other reader.
+The page is the only reader; `docs/dashboard.md` says what it shows of them.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class EngineLoop:
         self._inbox.put(command)
         if isinstance(command, Abort):
             self._break_off_if_unwanted(command.request_ids)
-        elif isinstance(command, Submit):
+        elif isinstance(command, Submit) and not command.request.is_inquiry:
             self._make_way_for(command.request)
 
     def _make_way_for(self, request: Request) -> None:
@@ -141,20 +141,25 @@ class EngineLoop:
             self._compiler.shutdown(wait=False, cancel_futures=True)
 
     def _turn(self) -> None:
+        """What is not there costs nothing here: all of this runs between two steps, out of cold caches."""
         events = self._drain()
         plan = self._plan()
-        events += self._scheduler.kv_moved(self._kv.poll(), self._clock())
+        if results := self._kv.poll():
+            events += self._scheduler.kv_moved(results, self._clock())
         if plan.draft:
             plan = self._scheduler.drafted(plan, self._executor.propose(plan.draft))
         if plan.work:
             result = self._run(plan)
             if result.status is StepStatus.FATAL:
                 raise FatalStepError(f"step {plan.step} left the engine in an unknown state")
-            events += self._scheduler.complete(plan, result, self._clock())
+            now = self._clock()
+            events += self._scheduler.complete(plan, result, now)
             self.step += 1
-            self.last_step_s = self._clock()
+            self.last_step_s = now
             self._report(events)
-        elif events or plan.kv_ops:
+            return
+        events += self._scheduler.kv_moved((), self._clock())  # what it has to tell though nothing moved
+        if events or plan.kv_ops:
             # Somebody came or went, or cells were freed: that is booked too, so that the gauges never stay behind.
             events += self._scheduler.complete(plan, StepResult(StepStatus.OK), self._clock())
             self._report(events)
@@ -179,22 +184,26 @@ class EngineLoop:
 
     def _drain(self) -> list[Event]:
         """Take every command that is there; wait for one when there is nothing else to do."""
-        events: list[Event] = []
         self.has_work = self._scheduler.has_work
-        block = not self.has_work
-        timeout_s = MAX_KV_WAIT_S if self._scheduler.is_waiting_for_kv else None
-        while self._is_running:
-            try:
-                command = self._inbox.get(block=block, timeout=timeout_s if block else None)
-            except queue.Empty:
-                break
-            if block:
-                self.last_step_s = self._clock()  # idle until now: not a stall
-            block = False
-            events += self._obey(command)
+        if self.has_work and self._inbox.empty():
+            results = self._kv.poll()
+            return self._scheduler.kv_moved(results, self._clock()) if results else []
+        events = [] if self.has_work else self._wait()
+        while self._is_running and not self._inbox.empty():
+            events += self._obey(self._inbox.get())
         events += self._scheduler.kv_moved(self._kv.poll(), self._clock())
         self.has_work = self._scheduler.has_work
         return events
+
+    def _wait(self) -> list[Event]:
+        """Sleep until a command comes, and obey it; not for long while a request waits for the disk."""
+        timeout_s = MAX_KV_WAIT_S if self._scheduler.is_waiting_for_kv else None
+        try:
+            command = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+        self.last_step_s = self._clock()  # idle until now: not a stall
+        return self._obey(command)
 
     def _obey(self, command: ToEngine | _Compiled | _KvDone) -> list[Event]:
         match command:

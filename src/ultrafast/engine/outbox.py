@@ -73,12 +73,13 @@ class Outbox:
         self._lock = threading.Lock()
         self._unsent: memoryview | None = None
         self._merged = MergedReport()
+        self._is_behind = False
         self._has_backlog = threading.Event()
 
     def send_report(self, report: StepReport) -> None:
         """Send, or merge into what waits. Reports arrive in order and none is lost."""
         with self._lock:
-            if self._flush():
+            if not self._is_behind or self._flush():
                 self._send(report)
             else:
                 self._merged.add(report)
@@ -118,31 +119,31 @@ class Outbox:
         return bool(poller.poll(timeout_s * 1000))
 
     def _note_backlog(self) -> None:
-        if self._unsent or self._merged:
-            self._has_backlog.set()
-        else:
-            self._has_backlog.clear()
+        is_behind = self._unsent is not None or (self._is_behind and bool(self._merged))
+        if is_behind != self._is_behind:
+            self._is_behind = is_behind
+            (self._has_backlog.set if is_behind else self._has_backlog.clear)()
 
     def _flush(self) -> bool:
         """Return True when nothing waits any more. Under the lock, as all below."""
-        while self._unsent or self._merged:
+        while self._unsent is not None or self._merged:
             if self._unsent is None:
-                self._unsent = memoryview(encode_frame(self._merged.take()))
-            self._push_unsent()
+                self._send(self._merged.take())
+            else:
+                self._push(self._unsent)
             if self._unsent is not None:
                 return False
         return True
 
     def _send(self, message: FromEngine) -> None:
-        self._unsent = memoryview(encode_frame(message))
-        self._push_unsent()
+        self._push(memoryview(encode_frame(message)))
 
-    def _push_unsent(self) -> None:
-        assert self._unsent is not None, "nothing to push"
+    def _push(self, data: memoryview) -> None:
+        """Send what the socket takes; the rest waits in `_unsent`."""
         try:
-            num_sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT)
+            num_sent = self._socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return
+            num_sent = 0
         except (BrokenPipeError, ConnectionResetError):
-            num_sent = len(self._unsent)  # nobody will read it: the reader thread is about to end this process
-        self._unsent = self._unsent[num_sent:] if num_sent < len(self._unsent) else None
+            num_sent = len(data)  # nobody will read it: the reader thread is about to end this process
+        self._unsent = data[num_sent:] if num_sent < len(data) else None

@@ -55,7 +55,7 @@ class PairedExecutor:
         if not plan.work or plan.work[0].seq_id < self._first:
             return self._shared.run(plan)
         work = tuple(item._replace(seq_id=item.seq_id - self._first) for item in plan.work)
-        return self._alone.run(replace(plan, work=work))
+        return self._alone.run(plan._replace(work=work))
 
     def interrupt(self) -> None:
         # Only the shared pool's steps are long enough, and only they are announced as such.

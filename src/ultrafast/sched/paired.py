@@ -127,8 +127,7 @@ class PairedScheduler:
         """A step of one side, with the requests of both and the KV of the shared pool."""
         shared, alone = self._sides
         usage = shared.kv_usage
-        return replace(
-            event,
+        return event._replace(
             num_running=shared.num_running + alone.num_running,
             num_waiting=shared.num_waiting + alone.num_waiting,
             num_paused=shared.num_paused + alone.num_paused,

@@ -16,7 +16,8 @@ from ultrafast.api.auth import ApiKeys
 from ultrafast.api.edge import Edge
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.server import serve
-from ultrafast.config.settings import ServerSettings, TiersSettings
+from ultrafast.config.settings import ServerSettings
+from ultrafast.config.tier_settings import TiersSettings
 from ultrafast.engine.health import EngineHealth
 from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import Recorder

@@ -8,7 +8,7 @@ import pytest
 from tests.component.api.edge import HELLO, client, make
 from tests.component.api.fake_service import playing, speaking
 
-from ultrafast.config.settings import TiersSettings
+from ultrafast.config.tier_settings import TiersSettings
 from ultrafast.core.errors import EngineFailedError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent, Started, Timings, Usage

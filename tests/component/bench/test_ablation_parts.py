@@ -8,10 +8,10 @@ import time
 import pytest
 from tests.component.bench.truth_server import running
 
-from ultrafast.bench.ablate.server import ServerStartError, start_server
 from ultrafast.bench.client import BenchClient
 from ultrafast.bench.figures import figures_of
 from ultrafast.bench.http1 import Address, ConnectionPool
+from ultrafast.bench.own_server import ServerStartError, start_server
 from ultrafast.bench.records import ErrorClass, Outcome, RequestRecord
 from ultrafast.bench.whole_answer import WholeAnswerReader
 

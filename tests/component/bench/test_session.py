@@ -270,6 +270,36 @@ async def test_worker_processes_stop_when_asked_and_tell_what_they_saw():
     assert outcomes.count(Outcome.CANCELLED) >= 396
 
 
+async def test_worker_processes_tell_each_request_when_it_has_ended():
+    heard = []
+
+    class Hear(Listener):
+        on_record = staticmethod(heard.append)
+
+    async with running(scale=SCALE) as server:
+        run = await measure(spec(server, num_processes=2), Hear())
+    assert {record.index: record for record in heard} == {record.index: record for record in run.requests}
+    assert len(heard) == len(run.requests)
+    assert {record.worker for record in heard} == {0, 1}
+
+
+async def test_worker_processes_end_when_what_they_told_is_enough():
+    async with running(scale=0.02) as server:
+        stop, heard = asyncio.Event(), []
+
+        class StopSoon(Listener):
+            def on_record(self, record):
+                heard.append(record)
+                if len(heard) == 60:
+                    stop.set()
+
+        run = await measure(spec(server, num_processes=2, num_requests=2000), StopSoon(), stop)
+    outcomes = [request.outcome for request in run.requests]
+    assert len(outcomes) == 2000
+    assert outcomes.count(Outcome.OK) >= 60
+    assert outcomes.count(Outcome.CANCELLED) > 0
+
+
 async def test_a_worker_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "READY", b"something else\n")
     async with running(scale=SCALE) as server:

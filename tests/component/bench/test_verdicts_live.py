@@ -53,6 +53,15 @@ async def test_gate_stops_as_soon_as_it_is_certain(tmp_path):
         assert 50 <= document["targets"][0]["num_requests"] < 100
 
 
+async def test_gate_stops_early_with_several_processes_too():
+    async with running(scale=0.02) as server:
+        load = ["--model", "truth", "--max-concurrency", "8", "--processes", "2"]
+        code, document, err = await gate(server.url, *load, "--target-p99", "60s")
+        assert (code, document["verdict"]) == (0, "pass"), err
+        assert 299 <= document["targets"][0]["num_requests"] < 600
+        assert document["is_stopped_early"]
+
+
 async def test_gate_says_inconclusive_when_the_budget_is_too_small_and_error_when_all_fails():
     async with running(scale=0.02) as server:
         load = ["--model", "truth", "--max-concurrency", "4", "--num-prompts", "60"]

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.engine.greedy import free, greedy
 
 from ultrafast.core.draft import DraftItem, DraftPlan, DraftResult
-from ultrafast.core.errors import ConfigError, ModelFileError
+from ultrafast.core.errors import ConfigError
 from ultrafast.core.events import StepFinished, TokenProduced
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.engine.assembly import make_scheduler
@@ -227,7 +227,7 @@ def test_a_vocabulary_is_compared_token_for_token(model_path: Path, monkeypatch:
 def test_a_file_that_is_no_model_is_refused(model_path: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(64))
-    with pytest.raises(ModelFileError):
+    with pytest.raises(ConfigError):
         LlamaExecutor.load(options(model_path, draft_model_path=str(broken)), lambda *_: None)
     assert abi.load(None).c is not None
 

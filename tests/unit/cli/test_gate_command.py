@@ -49,6 +49,7 @@ def test_verdict_and_exit_code(saved, capsys, arguments, code, line):
         (["--slo", "/does/not/exist.toml"], "Cannot read the SLO file"),
         (["--target-p99", "300", "--confidence", "2"], "--confidence"),
         (["--no-such-flag"], "No such option"),
+        (["--target-p99", "300", "--request-rate", "4"], "--from-result sends nothing, so there is no use for --request-rate"),
     ],
 )
 def test_every_mistake_is_an_error_and_not_a_verdict(saved, capsys, arguments, words):

@@ -64,7 +64,7 @@ def test_settings_make_the_engine(tmp_path, capsys):
         (["--trace-speed", "0", "--trace", "x"], "--trace and --class exclude"),
         (["--request-rate", "0"], "makes no schedule"),
         (["--set", "engine"], "there is no `=`"),
-        (["--kv-tokens", "10", "--set", "engine.max_num_running=0"], "not valid"),
+        (["--kv-tokens", "10", "--set", "engine.max_num_running=0"], "must be an integer"),
     ],
 )
 def test_wrong_usage_is_said_with_a_hint(options, message, capsys):

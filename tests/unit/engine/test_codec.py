@@ -60,7 +60,7 @@ reports = st.builds(
     st.lists(st.builds(RequestPreempted, ids, seconds, st.sampled_from(ServiceTier)), max_size=3),
     st.lists(st.builds(RequestFinished, ids, st.sampled_from(FinishReason), st.sampled_from(ServiceTier), *[counts] * 4, seconds,
                        st.none() | seconds, st.none() | seconds, seconds, counts, st.none() | ids), max_size=3),
-    st.none() | st.builds(StepFinished, counts, *[seconds] * 3, *[counts] * 9,
+    st.none() | st.builds(lambda *numbers, **more: StepFinished(*numbers, **more), counts, *[seconds] * 3, *[counts] * 9,
                           reserved=reserved),
 )  # fmt: skip
 to_engine = st.one_of(

@@ -114,7 +114,7 @@ def test_steps_and_blocks() -> None:
 
 @pytest.mark.parametrize(("num_prefill_tokens", "num_decode", "kind"), [(0, 4, "decode"), (32, 0, "prefill"), (32, 4, "mixed")])
 def test_kinds_of_steps(num_prefill_tokens: int, num_decode: int, kind: str) -> None:
-    step = replace(STEP, num_prefill_tokens=num_prefill_tokens, num_decode_sequences=num_decode)
+    step = STEP._replace(num_prefill_tokens=num_prefill_tokens, num_decode_sequences=num_decode)
     assert recorded(StepReport(stats=step))("step_seconds_count", kind=kind) == 1
 
 
@@ -122,7 +122,7 @@ def test_steps_are_counted_once_and_do_not_pile_up() -> None:
     metrics = Metrics()
     recorder, value = Recorder(metrics), metrics.registry.get_sample_value
     for number in range(FOLD_STEPS + 3):
-        recorder.on_report(StepReport(stats=replace(STEP, num_waiting=number)))
+        recorder.on_report(StepReport(stats=STEP._replace(num_waiting=number)))
     assert len(recorder._steps) == 3
     for _ in range(2):
         assert value("ultrafast_schedule_seconds_count") == FOLD_STEPS + 3

@@ -14,11 +14,11 @@ import msgspec
 from ultrafast.bench.ablate.conversations import Workload, plan
 from ultrafast.bench.ablate.pipelines import Pipeline, order_of
 from ultrafast.bench.ablate.records import Ablation, AblationRun, AblationSpec
-from ultrafast.bench.ablate.server import AblationServer, ReadyLine, start_server
 from ultrafast.bench.client import BenchClient, StreamReader
 from ultrafast.bench.dialect import CHAT_PATH, Dialect
 from ultrafast.bench.fingerprint import client_fingerprint
 from ultrafast.bench.http1 import Address, ConnectionPool
+from ultrafast.bench.own_server import OwnServer, ReadyLine, start_server
 from ultrafast.bench.runner import PartialRun, Runner, RunnerSpec
 from ultrafast.bench.target import TargetError, fetch, find_target
 from ultrafast.bench.whole_answer import WholeAnswerReader
@@ -61,7 +61,7 @@ class _Session:
     def __init__(self, spec: AblationSpec, listener: Listener) -> None:
         self._spec = spec
         self._listener = listener
-        self._servers: dict[str, AblationServer] = {}
+        self._servers: dict[str, OwnServer] = {}
         self._num_started = 0
         self._num_plans = 0
         self._calibration = Calibration()
@@ -105,7 +105,7 @@ class _Session:
                     pass
 
     @asynccontextmanager
-    async def _server_of(self, pipeline: Pipeline) -> AsyncIterator[AblationServer]:
+    async def _server_of(self, pipeline: Pipeline) -> AsyncIterator[OwnServer]:
         """A warm server with the settings of a pipeline; it stays up for the next one unless servers are restarted."""
         key = str(pipeline.settings)
         if key not in self._servers:
@@ -119,7 +119,7 @@ class _Session:
         if self._spec.is_restarting:
             await self._servers.pop(key).stop()
 
-    async def _warm(self, pipeline: Pipeline, server: AblationServer) -> None:
+    async def _warm(self, pipeline: Pipeline, server: OwnServer) -> None:
         """A few short conversations, as many at once as the load will be, with texts of their own; not measured."""
         widest = max(self._spec.workloads, key=lambda workload: workload.num_clients)
         num_clients = min(_NUM_WARM_CONVERSATIONS, widest.num_clients)
@@ -136,7 +136,7 @@ class _Session:
         if failed := [record.failure for record in part.requests if record.failure is not None]:
             raise TargetError(f"A request to the pipeline {pipeline.name} failed: {failed[0].message}")
 
-    async def _estimate(self, naive: Pipeline, server: AblationServer) -> None:
+    async def _estimate(self, naive: Pipeline, server: OwnServer) -> None:
         """Time one conversation of each workload. The time of the servers' starts is not in it."""
         total_s = 0.0
         for workload in self._spec.workloads:
@@ -156,7 +156,7 @@ class _Session:
                 part = await self._send(pipeline, server, workload, number)
                 self._runs.append(AblationRun(pipeline.name, workload.name, number, part.requests, part.loop_lag))
 
-    async def _send(self, pipeline: Pipeline, server: AblationServer, workload: Workload, number: int) -> PartialRun:
+    async def _send(self, pipeline: Pipeline, server: OwnServer, workload: Workload, number: int) -> PartialRun:
         self._num_plans += 1  # every plan has words of its own
         sessions = plan(workload, self._calibration, seed=self._spec.seed, round_number=number, nonce=self._num_plans)
         client = self._client(server, is_streamed=pipeline.is_streamed)
@@ -173,13 +173,13 @@ class _Session:
         finally:
             client.pool.close()
 
-    def _client(self, server: AblationServer, *, is_streamed: bool) -> BenchClient:
+    def _client(self, server: OwnServer, *, is_streamed: bool) -> BenchClient:
         pool = ConnectionPool(Address.parse(server.ready.url), time.perf_counter_ns)
         reader = StreamReader if is_streamed else WholeAnswerReader
         origin_ns, headers = time.perf_counter_ns(), self._spec.headers
         return BenchClient(pool, CHAT_PATH, origin_ns, self._spec.timeout_s, headers, reader_class=reader)
 
-    async def _clear_cache(self, server: AblationServer) -> None:
+    async def _clear_cache(self, server: OwnServer) -> None:
         """What an earlier run left would only be in the way: every run has new texts."""
         pool = ConnectionPool(Address.parse(server.ready.url), time.perf_counter_ns)
         try:

@@ -35,6 +35,8 @@ SCENARIO_KEYS = (
     "num_planned",
 )
 MACHINE_KEYS = ("cpu", "cores", "gpus", "platform", "is_server_local")
+_TIMED_FACTS = ("server.load_s", "server.warmup_s")
+"""What servers tell of their start: never the same twice."""
 MEASURED_KEYS = ("prompt_tokens", "output_tokens")
 ALL_KEYS = (*SCENARIO_KEYS, *MACHINE_KEYS, *MEASURED_KEYS)
 
@@ -95,10 +97,15 @@ def mismatches(a: Sequence[Run], b: Sequence[Run]) -> list[Mismatch]:
 
 def server_differences(a: Run, b: Run) -> list[Mismatch]:
     """What the servers say about themselves that differs, and their addresses. Told, not judged."""
-    first, second = ({k: v for k, v in run.record.environment.items() if k.startswith("server.")} for run in (a, b))
+    first, second = _server_facts(a), _server_facts(b)
     found = [_differ("url", a.record.scenario.url, b.record.scenario.url)]
     found += [_differ(key, first.get(key, "-"), second.get(key, "-")) for key in sorted(first | second)]
     return [mismatch for mismatch in found if mismatch is not None]
+
+
+def _server_facts(run: Run) -> dict[str, str]:
+    facts = run.record.environment.items()
+    return {name: value for name, value in facts if name.startswith("server.") and name not in _TIMED_FACTS}
 
 
 def _differ(key: str, a: object, b: object) -> Mismatch | None:

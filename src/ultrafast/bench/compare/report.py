@@ -33,6 +33,7 @@ def as_text(report: ComparisonReport) -> str:
         counts = f"A {errors.num_failed_a} of {errors.num_a}, B {errors.num_failed_b} of {errors.num_b}"
         lines.append(f"failed requests: {counts}: {errors.outcome}")
     lines += [f"! {text}" for text in report.blocked]
+    lines += [f"setting: {mismatch}" for mismatch in report.settings]
     lines += [f"! differs, accepted: {mismatch}" for mismatch in report.allowed]
     lines += [f"server: {mismatch}" for mismatch in report.servers]
     return "\n".join(lines)

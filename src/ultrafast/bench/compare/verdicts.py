@@ -41,6 +41,7 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         allowed: conditions that differ, and that the user chose to accept.
+        settings: those of two servers of our own that differ: what the comparison is about.
         servers: what the servers say about themselves that differs.
         blocked: why the runs prove nothing, one sentence each; then the verdict is INCONCLUSIVE.
     """
@@ -55,6 +56,7 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     figures: tuple[Compared, ...] = ()
     errors: ErrorsCompared | None = None
     allowed: tuple[Mismatch, ...] = ()
+    settings: tuple[Mismatch, ...] = ()
     servers: tuple[Mismatch, ...] = ()
     blocked: tuple[str, ...] = ()
 
@@ -79,8 +81,9 @@ def compare(
     names: tuple[str, str],
     tier: str | None = None,
     allowed: Sequence[str] = (),
+    settings: Sequence[Mismatch] = (),
 ) -> ComparisonReport:
-    """Compare two sides of finished runs.
+    """Compare two sides of finished runs. `settings`: those that differ, for the report.
 
     Raises:
         ConditionsDifferError: they do not compare.
@@ -95,6 +98,7 @@ def compare(
             )
     compared = [_without_unreliable(each, [*a, *b]) for each in compare_figures(mine_a, mine_b, figures, rules)]
     errors, blocked = compare_errors(mine_a, mine_b), _blocked([*a, *b])
+    told = [mismatch for mismatch in server_differences(a[0], b[0]) if not settings or mismatch.key != "url"]
     verdict, reason = _combine(compared, errors, blocked, rules)
     return ComparisonReport(
         verdict=verdict,
@@ -107,7 +111,8 @@ def compare(
         figures=tuple(compared),
         errors=errors,
         allowed=accepted,
-        servers=tuple(server_differences(a[0], b[0])),
+        settings=tuple(settings),
+        servers=tuple(told),
         blocked=blocked,
     )
 

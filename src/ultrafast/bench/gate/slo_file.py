@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ultrafast.bench.gate.targets import Metric, Target, make_target
-from ultrafast.config.settings import TierTargets
+from ultrafast.config.tier_settings import TierTargets
 from ultrafast.core.errors import ConfigError
 from ultrafast.core.tiers import TIER_ALIASES, parse_tier
 

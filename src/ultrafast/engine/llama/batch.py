@@ -43,6 +43,11 @@ class Batch:
         for item in work:
             begin, end = end, end + item.num_positions
             assert end <= self.capacity, f"step of {end}+ tokens exceeds the batch of {self.capacity}"
+            if end - begin == 1:  # a decode, nearly always: a plain store costs a tenth of a slice
+                self._token[begin], self._pos[begin], self._seq[begin] = item.tokens[0], item.start, item.seq_id
+                self._logits[begin] = item.samples
+                last_indices.append(begin)
+                continue
             last = begin + len(item.tokens) - 1
             self.tokens[begin : last + 1] = item.tokens
             self.tokens[last + 1 : end] = item.drafts

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -17,10 +16,10 @@ from ultrafast.core.draft import DraftPass, DraftPlan, DraftResult
 from ultrafast.core.errors import ConfigError, InvalidRequestError, UltrafastError
 from ultrafast.core.request import Request
 from ultrafast.core.step import CopyPrefix, SampledToken, SequenceOp, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
-from ultrafast.engine.kvstore.model_key import model_hash
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.batch import Batch
 from ultrafast.engine.llama.draft_model import DraftModel
+from ultrafast.engine.llama.facts import probe, read_facts
 from ultrafast.engine.llama.grammar import GrammarCompiler, GrammarError
 from ultrafast.engine.llama.kv_state import KvState
 from ultrafast.engine.llama.lone_context import LoneModel
@@ -28,13 +27,8 @@ from ultrafast.engine.llama.model import Model
 from ultrafast.engine.llama.sampler import CandidateArray, DeadEndError, SamplingError, SequenceSampler
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.llama.warmup import StepSample, warm_up
-from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.engine.options import EngineOptions
 from ultrafast.engine.warmup_plan import WarmupPlan
-
-DEFAULT_CACHED_SHARE = 4
-"""1/4 of the pool: with the bundled model's 16k pool, a full cache then costs a decode step about a fifth."""
-BACKED_CACHED_SHARE = 16
-"""1/16 on a CPU with host memory behind the pool: bringing KV back from there costs less than attending over it meanwhile."""
 
 _BROKEN_OFF = 2
 _STATUS = {0: StepStatus.OK, 1: StepStatus.OUT_OF_KV, -1: StepStatus.INVALID}
@@ -62,10 +56,11 @@ class LlamaExecutor:
         self._samplers: dict[str, SequenceSampler] = {}
         # Without the whole window kept, a prefix of a longer sequence is no longer complete: reuse whole sequences only.
         self._keeps_whole_window = options.swa_full or model.sliding_window == 0
-        self.can_trim = self._probe_trim() and self._keeps_whole_window
+        probed = probe(model, self.batch)
+        self.can_trim = probed.can_trim and self._keeps_whole_window
         self._kv_state = KvState(self._c, model.context, model.sizes.num_sequences, can_trim=self.can_trim)
         self.draft: DraftModel | None = None
-        self.facts = self._read_facts(options, load_s)
+        self.facts = read_facts(model, options, replace(probed, can_trim=self.can_trim), self.vocab.size, load_s)
 
     @classmethod
     def load(cls, options: EngineOptions, on_progress: Callable[[str, float], None]) -> LlamaExecutor:
@@ -296,57 +291,3 @@ class LlamaExecutor:
         first = self._c.llama_memory_seq_pos_min(self.model.memory, seq_id)
         # Sliding-window layers need every position that the next token attends to: [num_tokens - window, num_tokens).
         return bool(first == 0 or (not self._keeps_whole_window and 0 < first < num_tokens - self.model.sliding_window))
-
-    def _probe_trim(self) -> bool:
-        """Whether a sequence can be cut anywhere: ask the memory, on four tokens. Leaves the memory empty."""
-        first, second = self._probe_size(0), self._probe_size(2)
-        self.state_bytes_per_token = (second - first) // 2
-        self.state_bytes_fixed = max(0, first - 2 * self.state_bytes_per_token)
-        can_trim = bool(self._c.llama_memory_seq_rm(self.model.memory, 0, 1, -1))
-        can_trim = can_trim and self._c.llama_memory_seq_pos_max(self.model.memory, 0) == 0
-        self._c.llama_memory_clear(self.model.memory, True)
-        return can_trim and not self.model.is_recurrent
-
-    def _probe_size(self, start: int) -> int:
-        """Write two tokens at `start` into sequence 0; returns the size of its state."""
-        self.batch.fill((SequenceWork("probe", 0, start, (0, 0), samples=True),))
-        code = self._c.llama_decode(self.model.context, self.batch.handle)
-        assert code == 0, f"the probe step failed with {code}"
-        return self.model.state_bytes(0)
-
-    def _cached_share(self, options: EngineOptions) -> int:
-        is_backed = options.enable_prefix_cache and options.kv_host_bytes != 0 and not self.model.has_gpu
-        return BACKED_CACHED_SHARE if is_backed else DEFAULT_CACHED_SHARE
-
-    def _read_facts(self, options: EngineOptions, load_s: float) -> EngineFacts:
-        c, context = self._c, self.model.context
-        capacity = int(c.llama_n_ctx(context))
-        limit = min(capacity, self.model.context_train_tokens or capacity)
-        return EngineFacts(
-            build=self.model.library.build,
-            model_description=self.model.description,
-            num_parameters=int(c.llama_model_n_params(self.model.handle)),
-            model_bytes=int(c.llama_model_size(self.model.handle)),
-            context_train_tokens=self.model.context_train_tokens,
-            kv_capacity_tokens=capacity,
-            max_request_tokens=min(options.max_request_tokens or limit, capacity),
-            max_step_tokens=min(self.model.sizes.step_tokens, int(c.llama_n_batch(context))),
-            max_num_running=options.max_num_running,
-            max_num_cached=self.model.sizes.num_cached,
-            max_cached_tokens=options.max_cached_tokens or capacity // self._cached_share(options),
-            num_threads=self.model.sizes.num_threads,
-            vocab_size=self.vocab.size,
-            has_flash_attention=self.model.has_flash_attention,
-            kv_type_k=options.kv_type_k,
-            kv_type_v=options.kv_type_v,
-            can_trim=self.can_trim,
-            is_recurrent=self.model.is_recurrent,
-            sliding_window=self.model.sliding_window,
-            state_bytes_per_token=self.state_bytes_per_token,
-            state_bytes_fixed=self.state_bytes_fixed,
-            load_s=load_s,
-            warmup_s=0.0,
-            max_num_paused=self.model.sizes.num_paused,
-            can_interrupt=self.can_trim and not self.model.has_gpu,
-            model_hash=model_hash(Path(options.model_path)),
-        )

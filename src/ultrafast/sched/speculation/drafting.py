@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ultrafast.core.draft import NO_DRAFTING, DraftPlan, DraftResult
 from ultrafast.core.request import RequestState
@@ -134,7 +134,7 @@ class Drafting:
         self.model.observe_drafting(plan.draft, result)
         if self.model.is_broken:
             self.model = None
-        return replace(plan, work=_with_drafts(plan.work, dict(result.drafts)))
+        return plan._replace(work=_with_drafts(plan.work, dict(result.drafts)))
 
     def observe(self, plan: StepPlan, worked: Worked, result: StepResult) -> None:
         """Learn from a step that ran; its duration is without that of drafting."""

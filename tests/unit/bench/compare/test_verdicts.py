@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.unit.bench.synthetic import request, run_of
 
-from ultrafast.bench.compare.conditions import ALL_KEYS, ConditionsDifferError, check_conditions
+from ultrafast.bench.compare.conditions import ALL_KEYS, ConditionsDifferError, Mismatch, check_conditions
 from ultrafast.bench.compare.interleave import order_of, run_pairs
 from ultrafast.bench.compare.judge import Rules
 from ultrafast.bench.compare.metrics import DEFAULT_FIGURES, Figure
@@ -158,3 +158,16 @@ async def test_pairs_run_abba_with_equal_seeds_and_different_texts():
     assert (len(a), len(b)) == (3, 3)
     assert [(side, seed) for side, seed, _ in seen] == [("a", 7), ("b", 7), ("b", 8), ("a", 8), ("a", 9), ("b", 9)]
     assert len({text_seed for _, _, text_seed in seen}) == 6
+
+
+def test_settings_are_what_it_is_about_and_addresses_and_starts_are_not_told():
+    setting = Mismatch("engine.speculation", "auto", "off")
+    a, b = side(url="http://127.0.0.1:1"), side(url="http://127.0.0.1:2")
+    for run, seconds in ((a[0], "1.5"), (b[0], "1.7")):
+        run.record.environment |= {"server.load_s": seconds, "server.kv_type_k": f"f{seconds}"}
+    report = verdict(a, b, settings=[setting])
+    text = as_text(report)
+    assert "setting: engine.speculation (A auto, B off)" in text
+    assert json.loads(as_json(report))["settings"] == [{"key": "engine.speculation", "a": "auto", "b": "off"}]
+    assert [mismatch.key for mismatch in report.servers] == ["server.kv_type_k"]
+    assert [mismatch.key for mismatch in verdict(a, b).servers] == ["url", "server.kv_type_k"]

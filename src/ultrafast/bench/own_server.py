@@ -1,13 +1,14 @@
-"""A server of our own for one pipeline: started with its settings, waited for, stopped. Nothing of it is left afterwards."""
+"""A server of our own to measure: started with its settings, waited for, stopped. Nothing of it is left afterwards."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ _NUM_LOG_CHARS = 1500
 
 
 class ServerStartError(UltrafastError):
-    """A server of the ablation did not become ready."""
+    """A server of our own did not become ready."""
 
     code = "server_start_failed"
 
@@ -38,7 +39,7 @@ class ReadyLine(msgspec.Struct):
     libllama: str
 
 
-class AblationServer:
+class OwnServer:
     """A running server. Made by `start_server`; belongs to one event loop.
 
     Attributes:
@@ -56,7 +57,7 @@ class AblationServer:
         self._log.close()
 
 
-async def start_server(config_file: Path | None, settings: Mapping[str, Any], env: Mapping[str, str]) -> AblationServer:
+async def start_server(config_file: Path | None, settings: Mapping[str, Any], env: Mapping[str, str]) -> OwnServer:
     """Start `ultrafast serve` on a free port of this machine.
 
     Args:
@@ -74,10 +75,10 @@ async def start_server(config_file: Path | None, settings: Mapping[str, Any], en
     log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=nothing, stdout=pipe, stderr=log, env=dict(env), preexec_fn=die_with_parent
+        *command, stdin=nothing, stdout=pipe, stderr=log, env=dict(env), preexec_fn=_tied_to(os.getpid())
     )
     try:
-        return AblationServer(process, log, await _wait_ready(process))
+        return OwnServer(process, log, await _wait_ready(process))
     except BaseException as error:
         await _end(process)
         text = _end_of(log)
@@ -89,6 +90,17 @@ async def start_server(config_file: Path | None, settings: Mapping[str, Any], en
                 hint="If memory is short: --restart keeps only one server at a time.",
             ) from error
         raise
+
+
+def _tied_to(parent: int) -> Callable[[], None]:
+    """What a child does first: it must not outlive its parent, even one that died meanwhile."""
+
+    def tie() -> None:
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return tie
 
 
 def setting_text(value: Any) -> str:
