@@ -17,7 +17,7 @@ def prompt_writer(transport: asyncio.Transport) -> Callable[[bytes | bytearray],
     To be used like `transport.write`, and beside it: the order of bytes stays that of the calls.
     """
     sock = transport.get_extra_info("socket")
-    if sock is None:
+    if sock is None or transport.get_extra_info("sslcontext") is not None:
         return transport.write
     fd = sock.fileno()
     is_closing, num_buffered, write_later = transport.is_closing, transport.get_write_buffer_size, transport.write
