@@ -39,8 +39,8 @@ class Engine:
 
 
 class World:
-    def __init__(self, **options: object) -> None:
-        self.tokenizer = FakeTokenizer("{{ messages[0].content }}")
+    def __init__(self, template: str = "{{ messages[0].content }}", **options: object) -> None:
+        self.tokenizer = FakeTokenizer(template)
         self.engine = Engine()
         service = Service(self.engine, self.tokenizer, model_id="m", created_s=1, clock=lambda: 10.0)  # type: ignore[arg-type]
         self.is_open = True
@@ -56,8 +56,8 @@ class World:
     def text(self, index: int = 0) -> str:
         return "".join(event.text for _, event in self.seen if isinstance(event, Delta) and event.index == index)
 
-    def tokens(self) -> list[int]:
-        return self.tokenizer.tokenize(TEXT, add_special=False, parse_special=False)
+    def tokens(self, text: str = TEXT) -> list[int]:
+        return self.tokenizer.tokenize(text, add_special=False, parse_special=False)
 
     def push(self, index: int, token: int) -> None:
         self.engine.streams[index].push(TokenProduced(self.engine.requests[index].request_id, token))
@@ -65,8 +65,8 @@ class World:
     def schedule(self, index: int) -> None:
         self.engine.streams[index].push(RequestScheduled(self.engine.requests[index].request_id, 10.5, 0))
 
-    def finish(self, index: int) -> None:
-        self.engine.streams[index].push(finished(self.engine.requests[index], num_output=len(self.tokens())))
+    def finish(self, index: int, text: str = TEXT) -> None:
+        self.engine.streams[index].push(finished(self.engine.requests[index], num_output=len(self.tokens(text))))
 
 
 async def turns(count: int = 3) -> None:
@@ -105,6 +105,24 @@ async def test_the_usual_token_takes_the_lane() -> None:
     ways = [way for way, event in world.seen if isinstance(event, Delta)]
     assert ways[0] == "events", "the first one comes with Started"
     assert set(ways[1:]) == {"lane"}
+
+
+async def test_reasoning_takes_the_lane_too() -> None:
+    world = World("{# <think> </think> #}{{ messages[0].content }}")
+    text = "<think>first this, then that</think>so it is"
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.read())
+        await turns()
+        world.schedule(0)
+        for token in world.tokens(text):
+            world.push(0, token)
+            await turns()
+        world.finish(0, text)
+    deltas = [event for _, event in world.seen if isinstance(event, Delta)]
+    assert "".join(delta.reasoning for delta in deltas) == "first this, then that"
+    assert world.text() == "so it is"
+    assert sum(delta.num_tokens for delta in deltas) == len(world.tokens(text))
+    assert sum(way == "events" and isinstance(event, Delta) for way, event in world.seen) <= 2
 
 
 @pytest.mark.parametrize("options", [{"num_choices": 2}, {"stop": ("##",)}])
