@@ -51,6 +51,20 @@ def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     assert all(event.drop_reason is None for name, event in simulation.finished.items() if name != "r5")
 
 
+@pytest.mark.parametrize("bound", [0, 1])
+def test_places_of_less_urgent_work_are_not_the_queues(bound: int) -> None:
+    """Whoever wants a short queue must not be refused for what gives way at once."""
+    simulation = _simulation(ULTRA, max_num_waiting=bound, num_running=4)
+    for i in range(4):
+        _add(simulation, f"flex{i}", 20, 200, tier=FLEX)
+    simulation.step()
+    assert [_drop(_add(simulation, f"u{i}", 10, 50, tier=ULTRA)) for i in range(4 + bound)] == [None] * (4 + bound)
+    simulation.step()
+    assert _drop(_add(simulation, "too many", 10, 5, tier=ULTRA)) is DropReason.QUEUE_FULL, "its own hold the places now"
+    simulation.run()
+    assert all(simulation.finished[f"flex{i}"].reason is FinishReason.LENGTH for i in range(4))
+
+
 def test_a_queue_is_bounded_in_tokens_too_but_takes_one_large_prompt() -> None:
     simulation = _simulation(max_waiting_tokens=100, num_running=1)
     assert _add(simulation, "running", 20, 50) is None
@@ -236,8 +250,7 @@ def test_those_who_wait_for_the_disk_are_in_the_queue_too() -> None:
 
 def _ask(simulation: Simulation, name: str, **fields: object) -> RequestFinished:
     request = make_request(name, 1, 1, arrival_s=simulation.clock(), **fields)  # type: ignore[arg-type]
-    simulation.add(replace(request, is_inquiry=True))
-    return simulation.finished[name]
+    return simulation.scheduler.answer(replace(request, is_inquiry=True), simulation.clock())
 
 
 @pytest.mark.parametrize("num_ahead", range(7))

@@ -32,7 +32,7 @@ def judge(run: Run, summary: Summary, num_planned: int) -> list[Flag]:
         lambda: _loop_lag(run),
         lambda: _client_cpu(run),
         lambda: _dispatch(run),
-        lambda: _failures(overall),
+        lambda: _failures(run, overall),
         lambda: _chunking(overall),
         lambda: _usage(ok),
         lambda: _buffering(ok, overall),
@@ -93,11 +93,14 @@ def _dispatch(run: Run) -> list[Flag]:
     return [Flag("late_dispatch", FlagLevel.INVALID, text)]
 
 
-def _failures(overall: Group) -> list[Flag]:
+def _failures(run: Run, overall: Group) -> list[Flag]:
     if not overall.num_failed:
         return []
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(overall.failures.items()))
     text = f"{overall.num_failed} of {overall.num_planned} requests failed ({kinds}); they count as infinite in `adj`."
+    first = next((request.failure for request in run.requests if request.failure is not None and request.failure.message), None)
+    if first is not None:
+        text += f" The first: {first.message}"
     return [Flag("failures", FlagLevel.NOTE, text)]
 
 

@@ -95,7 +95,7 @@ class Dashboard:
             queues=self._lanes.queues(live),
             kv=_kv(stats) if stats else None,
             tiers=[_tier(tier, calls, now) for tier, calls in self.calls.tiers.items()],
-            step=_step(stats) if stats else None,
+            step=_step(self._steps.last_run) if self._steps.last_run else None,
             steps=self._steps.since(since_step),
             seconds=seconds,
             output_rate=_rate([output for output, _ in seconds]),

@@ -47,12 +47,13 @@ class Steps:
     """See the module.
 
     Attributes:
-        last: the newest report that belongs to a step; None before the first.
-        num_seen: steps so far.
+        last: the newest report with numbers; None before the first. last_run: those of the newest step that computed anything.
+        num_seen: such steps so far.
     """
 
     def __init__(self) -> None:
         self.last: StepReport | None = None
+        self.last_run: StepFinished | None = None
         self.num_seen = 0
         self._rows: deque[StepRow] = deque(maxlen=MAX_STEPS)
         self._seconds = Seconds()
@@ -86,6 +87,9 @@ class Steps:
 
     def _on_step(self, report: StepReport, stats: StepFinished, now: float) -> None:
         self.last = report
+        if not stats.num_tokens:
+            return  # somebody only came or went
+        self.last_run = stats
         self.num_seen += 1
         row = StepRow(self.num_seen, stats.duration_s, stats.num_decode_sequences, stats.num_prefill_tokens, stats.num_waiting)
         self._rows.append(row)

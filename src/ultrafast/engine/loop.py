@@ -14,6 +14,7 @@ a reader.
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -56,6 +57,7 @@ class StepScheduler(Protocol):
     def kv_moved(self, results: Sequence[KvMoved], now: float) -> list[Event]: ...
     def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]: ...
     def add(self, request: Request, now: float) -> list[Event]: ...
+    def answer(self, request: Request, now: float) -> RequestFinished: ...
     def abort(self, request_id: str, now: float) -> list[Event]: ...
     def plan(self, now: float) -> StepPlan: ...
     def copies_failed(self, request_ids: Sequence[str], now: float) -> None: ...
@@ -108,6 +110,8 @@ class EngineLoop:
         self._compiling: dict[str, Request] = {}  # requests whose grammar is being compiled; the engine thread's
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._kv.on_done(lambda: self._inbox.put(_KvDone()))
+        # Held by the engine thread whenever it may touch the scheduler, that is except while a step runs.
+        self._decisions = threading.Lock()
         self._under_way: _UnderWay | None = None  # written by the engine thread, read by those who post
         self._is_running = True
         self.step = 0
@@ -116,11 +120,23 @@ class EngineLoop:
 
     def post(self, command: ToEngine) -> None:
         """Hand over a command: any thread, never blocks. The step under way is broken off if that is worth it."""
+        if isinstance(command, Submit) and command.request.is_inquiry and self._answer_meanwhile(command.request):
+            return
         self._inbox.put(command)
         if isinstance(command, Abort):
             self._break_off_if_unwanted(command.request_ids)
         elif isinstance(command, Submit) and not command.request.is_inquiry:
             self._make_way_for(command.request)
+
+    def _answer_meanwhile(self, request: Request) -> bool:
+        """Answer an inquiry while a step runs: who is refused does not wait for its end. False: no step runs."""
+        if not self._decisions.acquire(blocking=False):
+            return False
+        try:
+            self._send(StepReport(finished=[self._scheduler.answer(request, self._clock())]))
+        finally:
+            self._decisions.release()
+        return True
 
     def _make_way_for(self, request: Request) -> None:
         under_way = self._under_way
@@ -134,10 +150,12 @@ class EngineLoop:
 
     def run(self) -> None:
         """Serve until `Shutdown`. Raises FatalStepError when the executor cannot go on; the process should then exit."""
+        self._decisions.acquire()
         try:
             while self._is_running:
                 self._turn()
         finally:
+            self._decisions.release()
             self._compiler.shutdown(wait=False, cancel_futures=True)
 
     def _turn(self) -> None:
@@ -165,12 +183,13 @@ class EngineLoop:
             self._report(events)
 
     def _run(self, plan: StepPlan) -> StepResult:
-        if plan.yielding is None:
-            return self._executor.run(plan)
-        self._under_way = _UnderWay(plan.yielding, frozenset(item.request_id for item in plan.work), self._clock())
+        if plan.yielding is not None:
+            self._under_way = _UnderWay(plan.yielding, frozenset(item.request_id for item in plan.work), self._clock())
+        self._decisions.release()
         try:
             return self._executor.run(plan)
         finally:
+            self._decisions.acquire()
             self._under_way = None
 
     def _plan(self) -> StepPlan:
@@ -244,7 +263,7 @@ class EngineLoop:
     def _start(self, request: Request) -> list[Event]:
         now = self._clock()
         if request.is_inquiry:
-            return self._scheduler.add(request, now)
+            return [self._scheduler.answer(request, now)]
         try:
             self._executor.begin_request(request)
         except InvalidRequestError as reason:

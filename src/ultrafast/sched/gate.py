@@ -86,14 +86,14 @@ class Gate:
         return Verdict(live.tier, reason, is_refused=True, retry_after_s=state.drain.retry_after_s(rank, wait_s, now))
 
     def _why_full(self, live: LiveRequest, tier: ServiceTier, now: float) -> DropReason | None:
-        """Whether a tier's queue has room. Places that are free right now are not the queue's."""
+        """Whether a tier's queue has room. Places to be had at once, free or held by less urgent work, are not the queue's."""
         state, rank = self._state, self._limits.rank_of(tier)
         policy = self._limits.tiers[rank]
         limit, token_limit = policy.max_num_waiting, policy.max_waiting_tokens
         if not live.request.slo.is_retry and limit:
             num_left = max(limit - state.drain.num_promised(rank, limit, now), -(-limit // _NEWCOMER_SHARE))
             limit, token_limit = num_left, -(-token_limit * num_left // limit)
-        num_free = max(0, state.limits.max_num_running - len(state.running))
+        num_free = max(0, state.limits.max_num_running - len(state.running)) + sum(live.urgency > rank for live in state.running)
         if state.num_queued(rank) >= limit + num_free:
             return DropReason.QUEUE_FULL
         if state.num_queued(rank) < num_free:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from ultrafast.core.draft import DraftResult
-from ultrafast.core.events import Event, StepFinished
+from ultrafast.core.events import Event, RequestFinished, StepFinished
 from ultrafast.core.request import Request
 from ultrafast.core.step import KvMoved, StepPlan, StepResult, Yielding
 from ultrafast.sched.limits import SchedulerLimits
@@ -59,6 +59,10 @@ class PairedScheduler:
 
     def add(self, request: Request, now: float) -> list[Event]:
         return self._sides[_Side.ALONE if request.is_deterministic else _Side.SHARED].add(request, now)
+
+    def answer(self, request: Request, now: float) -> RequestFinished:
+        """See `Scheduler.answer`."""
+        return self._sides[_Side.ALONE if request.is_deterministic else _Side.SHARED].answer(request, now)
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         return [event for side in self._sides for event in side.abort(request_id, now)]

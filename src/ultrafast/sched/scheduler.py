@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ultrafast.core.draft import DraftPass, DraftResult
-from ultrafast.core.events import DropReason, Event
+from ultrafast.core.events import DropReason, Event, RequestFinished
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus, Yielding
 from ultrafast.kv.ledger import KvUsage
@@ -130,6 +130,18 @@ class Scheduler:
             live.fold()
         return self._state.take_events()
 
+    def answer(self, request: Request, now: float) -> RequestFinished:
+        """Answer an inquiry: REJECT when such a request would be refused now, else ABORT.
+
+        Touches no request and no event: it may be asked while a step runs.
+        """
+        limits = self._state.limits
+        live = LiveRequest(request, self._num_added, limits.policy_of(request.tier), limits.rank_of(request.tier))
+        verdict = self._gate.judge(live, now)
+        reason = FinishReason.REJECT if verdict.is_refused else FinishReason.ABORT
+        why = verdict.reason if verdict.is_refused else None
+        return live.finished_event(reason, now, None, why, verdict.retry_after_s)
+
     def abort(self, request_id: str, now: float) -> list[Event]:
         """End a request, whatever its state; the next plan frees its cells. An unknown id is ignored: it may just have ended."""
         live = self._state.live.get(request_id)
@@ -230,14 +242,11 @@ class Scheduler:
 
     def _enqueue(self, live: LiveRequest, now: float) -> None:
         state, tiers = self._state, self._state.limits.tiers
-        if not (live.request.is_admitted or live.request.is_inquiry):
+        if not live.request.is_admitted:
             state.reservations.arrived(live, now)
         verdict = self._gate.judge(live, now)
         if verdict.is_refused:
             state.finish(live, FinishReason.REJECT, now, drop_reason=verdict.reason, retry_after_s=verdict.retry_after_s)
-            return
-        if live.request.is_inquiry:
-            state.finish(live, FinishReason.ABORT, now)
             return
         if verdict.tier is not live.tier:
             live.downgrade_reason = verdict.reason

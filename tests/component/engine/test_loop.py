@@ -220,3 +220,17 @@ def test_others_wait_for_the_end_of_the_step() -> None:
     assert running.finished("long").reason is FinishReason.LENGTH
     assert running.finished("later").reason is FinishReason.LENGTH
     running.stop()
+
+
+def test_who_asks_is_answered_while_a_step_runs() -> None:
+    """A refusal does not wait for the end of a long step, and breaks nothing off."""
+    running, executor = start_long_step()
+    running.loop.post(Submit(replace(make("asks", tier=ServiceTier.ULTRAFAST), is_inquiry=True)))
+    assert running.finished("asks").reason is FinishReason.ABORT, "it would not be refused"
+    assert not executor.end.is_set()
+    assert not executor.is_asked
+    executor.end.set()
+    assert running.finished("long").reason is FinishReason.LENGTH
+    running.loop.post(Submit(replace(make("later"), is_inquiry=True)))
+    assert running.finished("later").reason is FinishReason.ABORT
+    running.stop()

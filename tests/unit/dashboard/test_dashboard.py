@@ -73,8 +73,18 @@ def test_steps_since_the_last_frame() -> None:
     assert dashboard.frame(sources(), since_step=3).steps == []
     assert dashboard.frame(sources()).steps[-1] == (3, 0.02, 0, 8, 2)
     for _ in range(MAX_STEPS + 5):
-        dashboard.on_report(report(step=stats()))
+        dashboard.on_report(report(step=stats(("aaaaaa", 0, 8))))
     assert len(dashboard.frame(sources()).steps) == MAX_STEPS
+
+
+def test_that_somebody_only_came_or_went_is_no_step() -> None:
+    dashboard = make(ManualClock(100.0))
+    dashboard.on_report(report(step=stats(("aaaaaa", 0, 8), step=7)))
+    dashboard.on_report(report(step=stats(step=8, duration_s=0.0, num_kv_tokens_cached=63)))
+    frame = dashboard.frame(sources())
+    assert frame.step is not None
+    assert (frame.step.step, frame.step.duration_s, len(frame.steps)) == (7, 0.02, 1)
+    assert frame.kv is not None, "but what KV holds is of now"
 
 
 def test_rates_are_of_whole_seconds() -> None:
