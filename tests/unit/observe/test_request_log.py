@@ -178,6 +178,19 @@ def test_an_existing_file_is_continued(tmp_path):
     assert (tmp_path / "log").read_bytes().count(b"\n") == 3
 
 
+@pytest.mark.parametrize("torn", [b'{"arrival": 1, "tier"', b"x" * 200_000])
+def test_a_line_that_a_crash_tore_is_cut_off_before_the_next_one(tmp_path, torn):
+    path = tmp_path / "requests.jsonl"
+    LogFiles(path, 1 << 20, 1).append(b"first\n")
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    LogFiles(path, 1 << 20, 1).append(b"second\n")
+    assert path.read_bytes() == whole + b"second\n"
+    path.write_bytes(torn)
+    LogFiles(path, 1 << 20, 1).append(b"third\n")
+    assert path.read_bytes().endswith(b"}\nthird\n"), "not even a head was left: it is written anew"
+
+
 def test_half_a_line_is_cut_off_again(tmp_path, monkeypatch):
     files = LogFiles(tmp_path / "log", 1000, 1)
     files.append(line(1))

@@ -13,6 +13,7 @@ import msgspec
 
 from ultrafast.observe.request_log.record import LogHead
 
+_TAIL_BYTES = 64 * 1024
 _HEAD = msgspec.json.encode(LogHead()) + b"\n"
 
 
@@ -58,8 +59,8 @@ class LogFiles:
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._num_bytes = os.fstat(self._descriptor).st_size
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._num_bytes = _cut_torn_line(self._descriptor)
         if self._num_bytes == 0:
             try:
                 _write_all(self._descriptor, _HEAD)
@@ -96,3 +97,18 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _cut_torn_line(descriptor: int) -> int:
+    """Cut off a last line without an end (the machine lost power), lest the next one be glued to it; returns the size."""
+    end = os.fstat(descriptor).st_size
+    while end:
+        begin = max(0, end - _TAIL_BYTES)
+        newline = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            end = begin + newline + 1
+            break
+        end = begin
+    if end < os.fstat(descriptor).st_size:
+        os.ftruncate(descriptor, end)
+    return end
