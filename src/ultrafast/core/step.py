@@ -157,11 +157,11 @@ class SequenceWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Yielding:
-    """A long step of prefill chunks, which may be broken off for something better to do.
+    """A long step, which may be broken off for something better to do.
 
     Attributes:
         urgency: of its most urgent request; 0 is the most urgent there is.
-        num_tokens: prompt tokens in it.
+        num_tokens: prompt tokens in it when nobody decodes, else 0.
         predicted_s: how long it will take.
     """
 

@@ -23,6 +23,8 @@ from collections.abc import Iterable
 
 from ultrafast.sched.chunks import (
     ALONE_STRETCH,
+    DECODE_STRETCH,
+    DUE_SHARE,
     FALLBACK_CHUNK_TOKENS,
     IDLE_STRETCH,
     INTERRUPTIBLE_STRETCH,
@@ -57,6 +59,7 @@ class StepBudget:
         self._limit_s = math.inf
         alone_stretch = INTERRUPTIBLE_STRETCH if may_be_long else ALONE_STRETCH
         self._idle_stretch = alone_stretch if is_alone else IDLE_STRETCH
+        self._may_be_long = may_be_long
         self._held_share = 0.0
         self.num_outputs = 0
         self.num_prefill_tokens = 0
@@ -105,24 +108,34 @@ class StepBudget:
         needed_s = (rest_s + decode_s * rest_s / chunk_s if chunk_s > 0 else rest_s) * (1 + PREFILL_STRETCH)
         return slack_s if self._now + needed_s < prefills.first_due.deadline_s else math.inf
 
-    def num_prefill_tokens_fitting(self, num_kept: int, slack_s: float = math.inf) -> int:
+    def num_prefill_tokens_fitting(self, num_kept: int, slack_s: float = math.inf, due_s: float = math.inf) -> int:
         """Prefill tokens for the next rank.
 
         Args:
             num_kept: tokens of the step to leave for decodes that are not in it yet.
             slack_s: what the decodes of the same rank leave, see `slack_s`.
+            due_s: when the first of these decodes has its next token due.
         """
         room = self._limits.max_step_tokens - self.num_tokens - num_kept
         if not self._cost.is_fitted:
             return max(0, min(room, FALLBACK_CHUNK_TOKENS - self.num_prefill_tokens))
-        is_short = self.num_outputs or self._held_share
-        target_s = min(self._target_s * (1.0 if is_short else self._idle_stretch), self._limit_s, slack_s)
+        target_s = min(self._prefill_target_s(due_s), self._limit_s, slack_s)
         within = self._cost.prefill_tokens_within(target_s, self.num_outputs) - self.num_prefill_tokens
         # A small chunk always, unless it would make somebody late: more urgent work waits for nobody.
         floor = 0 if self.is_limited else MIN_CHUNK_TOKENS
         if floor and slack_s < math.inf:
             floor = min(floor, self._cost.prefill_tokens_within(slack_s, self.num_outputs) - self.num_prefill_tokens)
         return min(max(room, 0), max(floor, within))
+
+    def _prefill_target_s(self, due_s: float) -> float:
+        """How long the step may get for prefills that nobody more urgent bounds."""
+        if self._held_share:
+            return self._target_s
+        if not self.num_outputs:
+            return self._target_s * self._idle_stretch
+        if not self._may_be_long or due_s == math.inf:
+            return self._target_s
+        return max(self._target_s, min(DUE_SHARE * (due_s - self._now), DECODE_STRETCH * self._target_s))
 
     def add_decodes(self, num_decodes: int) -> None:
         self.num_outputs += num_decodes

@@ -26,6 +26,10 @@ IDLE_STRETCH = 2.0
 ALONE_STRETCH = 10.0
 """A prefill that is the only request there is: nobody waits for it except a new arrival. On a CPU, chunks of 16 tokens cost a
 quarter more than chunks of 128 once some hundred tokens precede them (attention is computed in tiles)."""
+DECODE_STRETCH = 3.0
+DUE_SHARE = 0.9
+"""Beside streams whose objectives leave the time, a step that gives way may take so many times step_target_s, and so much of
+what is left until the first of their tokens is due: a prompt then takes fewer steps, each of which costs the streams a gap."""
 INTERRUPTIBLE_STRETCH = 20.0
 """The same where a new arrival can break the step off: chunks of 256 tokens cost another 3-5 % less."""
 

@@ -6,7 +6,7 @@
 
 A step that nobody waits for is long, because long chunks cost less. Breaking it off costs the long prompt what was computed so
 far, and spares the newcomer the rest. A second of a more urgent tier counts as several; within a tier only a shorter prompt goes
-before a longer one. Steps in which somebody decodes are short and never broken off.
+before a longer one, and only while nobody decodes.
 
 What is lost is a debt, paid off by a quarter of the time of the steps that follow. While there is any, steps are shorter and are
 not broken off: newcomers, however many, never cost a long prompt more than a quarter of its time and one step.
@@ -48,13 +48,20 @@ class Interruptions:
         """Describe a step that may be broken off; None when this one may not."""
         if not self.are_affordable or not work or not cost.is_fitted:
             return None
-        if any(item.samples and len(item.tokens) == 1 for item in work):
-            return None
-        num_tokens = sum(len(item.tokens) for item in work)
-        predicted_s = cost.predict_s(0, num_tokens)
+        num_outputs = num_prefill_tokens = num_decodes = 0
+        for item in work:
+            if item.drafts:
+                return None
+            num_outputs += item.samples
+            if item.samples and len(item.tokens) == 1:
+                num_decodes += 1
+            else:
+                num_prefill_tokens += len(item.tokens)
+        predicted_s = cost.predict_s(num_outputs, num_prefill_tokens)
         if predicted_s < 2 * MIN_GAIN_S:
             return None
-        return Yielding(min(lives[item.request_id].urgency for item in work), num_tokens, predicted_s)
+        urgency = min([lives[item.request_id].urgency for item in work])
+        return Yielding(urgency, 0 if num_decodes else num_prefill_tokens, predicted_s)
 
     def step_finished(self, result: StepResult) -> None:
         """Book what a step lost, or paid."""

@@ -165,7 +165,7 @@ class Planner:
         if self._limits.fixed_chunk_tokens:
             return self._fit([Chunk(prefilling[0], self._fixed_chunk(prefilling[0]))], budget, now)
         prefills = Prefills(prefilling)
-        num_tokens = budget.num_prefill_tokens_fitting(num_kept, budget.slack_s(due_s, prefills))
+        num_tokens = budget.num_prefill_tokens_fitting(num_kept, budget.slack_s(due_s, prefills), due_s)
         if num_tokens <= 0 and owed is not None and owed in prefilling:
             prefills = Prefills([owed])
             num_tokens = min(MIN_CHUNK_TOKENS, self._limits.max_step_tokens - budget.num_tokens - num_kept)

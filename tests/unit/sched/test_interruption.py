@@ -40,13 +40,17 @@ def test_a_newcomer_must_gain_more_than_is_lost(rank: int, num_tokens: int, elap
     assert is_worth_it(STEP, rank, num_tokens, elapsed_s) is is_worth
 
 
-def test_only_long_steps_of_prefills_yield(cost: CostModel) -> None:
+def test_only_long_steps_yield(cost: CostModel) -> None:
     interruptions = Interruptions(can_interrupt=True)
     yielding = interruptions.yielding(PREFILL, LIVES, cost)
     assert yielding is not None
     assert (yielding.urgency, yielding.num_tokens) == (2, 250)
     assert yielding.predicted_s == pytest.approx(1.004, rel=0.05)
-    assert interruptions.yielding((*PREFILL, DECODE), LIVES, cost) is None
+    beside = interruptions.yielding((*PREFILL, DECODE), LIVES, cost)
+    assert beside is not None
+    assert (beside.urgency, beside.num_tokens) == (2, 0), "with a stream in it only for the more urgent"
+    assert not is_worth_it(beside, 2, 1, 0.0)
+    assert interruptions.yielding((*PREFILL, DECODE._replace(drafts=(1, 2))), LIVES, cost) is None
     assert interruptions.yielding((SequenceWork("long", 0, 0, (1, 2), samples=True),), LIVES, cost) is None, "it is short"
     assert interruptions.yielding((), LIVES, cost) is None
     assert interruptions.yielding(PREFILL, LIVES, CostModel()) is None, "nobody knows how long it takes"
