@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from tests.sim.harness import Simulation, make_limits, make_request
 
 from ultrafast.core.step import StepStatus
@@ -67,3 +68,26 @@ def test_who_comes_breaks_off_the_step_of_the_less_urgent() -> None:
     assert simulation.scheduler.gives_way(step, urgent, 0.1)
     assert simulation.scheduler.gives_way(step, other, 0.1)
     assert not simulation.scheduler.gives_way(step, longer, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("tier", "can_interrupt", "expected_tokens"),
+    [(ServiceTier.DEFAULT, True, (20, 26)), (ServiceTier.DEFAULT, False, (16, 16)), (ServiceTier.ULTRAFAST, True, (1, 8))],
+)
+def test_beside_a_stream_a_step_gets_as_long_as_its_objective_leaves(
+    tier: ServiceTier, can_interrupt: bool, expected_tokens: tuple[int, int]
+) -> None:
+    """150 ms a token in the default tier, nine tenths of them used; where a step cannot be broken off, it keeps to its target."""
+    simulation = Simulation(replace(LIMITS, can_interrupt=can_interrupt))
+    simulation.add(make_request("stream", 20, max_tokens=400, tier=tier, arrival_s=simulation.clock()))
+    for _ in range(20):
+        simulation.step()
+    simulation.add(make_request("long", 800, max_tokens=2, tier=ServiceTier.DEFAULT, arrival_s=simulation.clock()))
+    simulation.step()
+    chunks = []
+    while "long" not in simulation.finished:
+        for item in simulation.step().work:
+            if item.request_id == "long" and len(item.tokens) > 1:
+                chunks.append(len(item.tokens))
+    low, high = expected_tokens
+    assert low <= sorted(chunks)[len(chunks) // 2] <= high
