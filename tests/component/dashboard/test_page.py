@@ -32,7 +32,7 @@ async def opened(setup: Setup, **options: Any) -> AsyncIterator[tuple[Page, str]
         await page.open(url, **options)
         yield page, url
         assert [one for one in page.requests if not one.startswith(url)] == []
-        await page.call("Page.navigate", url="about:blank")
+        await page.leave()
         await until(lambda: setup.feed.num_watchers == 0)
 
 
@@ -145,7 +145,7 @@ async def test_everything_has_a_name_and_can_be_reached() -> None:
     busy(setup)
     async with opened(setup) as (page, _):
         await page.wait_for("document.getElementById('state').innerText === 'idle'")
-        nodes = (await page.call("Accessibility.getFullAXTree"))["nodes"]
+        nodes = await page.accessibility_nodes()
         roles = {"button", "checkbox", "textbox", "spinbutton", "image", "img", "link", "table", "region"}
         named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
         assert [role for role, name in named if role in roles and not name] == []
