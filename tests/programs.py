@@ -1,6 +1,6 @@
 """Programs from outside that some tests run: `@pytest.mark.needs_program("promtool")` on a test or a module.
 
-Without the program such a test is skipped and says so. Where `ULTRAFAST_REQUIRED_PROGRAMS` names it (as `.ci/run` does), the test
+Without the program such a test is skipped and says so. Where `REQUIRED_TEST_PROGRAMS` names it (as `.ci/run` does), the test
 fails instead: nobody may believe that alert rules were tested because the suite is green.
 """
 
@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-REQUIRED = "ULTRAFAST_REQUIRED_PROGRAMS"
+REQUIRED = "REQUIRED_TEST_PROGRAMS"
 PACKAGES = {
     "promtool": "prometheus",
     "prometheus": "prometheus",
