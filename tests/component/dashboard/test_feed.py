@@ -107,7 +107,7 @@ async def test_frames_follow_one_another() -> None:
         assert [row[0] for row in first["steps"]] == [1]
         call = setup.recorder.begin_call(setup.dashboard.clock(), ServiceTier.FLEX)
         call.finish(Outcome.FAILED, setup.dashboard.clock())
-        setup.dashboard.on_report(report(step=stats()))
+        setup.dashboard.on_report(report(step=stats(("aaaaaa", 8, 8))))
         steps: list[int] = []
         while 2 not in steps:
             frame = await watcher.frame()
@@ -160,7 +160,7 @@ async def test_watchers_share_the_frames() -> None:
 async def test_a_watcher_that_reads_nothing_is_let_go() -> None:
     setup = make(interval_s=0.001, write_stall_timeout_s=0.3)
     for number in range(200):
-        setup.dashboard.on_report(report(step=stats(step=number)))
+        setup.dashboard.on_report(report(step=stats(("aaaaaa", 0, 8), step=number)))
     plain = setup.dashboard.frame
     setup.dashboard.frame = lambda looks, since=0: plain(looks)  # type: ignore[method-assign,assignment]
     async with listening(setup) as port:  # type: ignore[arg-type]
