@@ -150,6 +150,11 @@ class SequenceWork(NamedTuple):
     drafts: tuple[int, ...] = ()
 
     @property
+    def is_decode(self) -> bool:
+        """It computes exactly one token and draws the next."""
+        return self.samples and len(self.tokens) == 1
+
+    @property
     def num_positions(self) -> int:
         """Positions that the forward pass computes; a cell each."""
         return len(self.tokens) + len(self.drafts)

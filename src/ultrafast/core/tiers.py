@@ -43,6 +43,10 @@ def parse_tier(value: str) -> ServiceTier | None:
     return TIER_ALIASES.get(value)
 
 
+NEWCOMER_SHARE = 4
+"""Those who come for the first time find at least one in so many places of a queue, however many are to come back."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierPolicy:
     """What one tier promises and how it is treated; configuration, the same for every request of the tier.

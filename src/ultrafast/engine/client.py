@@ -15,7 +15,7 @@ from ultrafast.core.clock import Clock
 from ultrafast.core.errors import OverloadedError, UltrafastError, UnavailableError
 from ultrafast.core.events import KvLevelsChanged
 from ultrafast.core.request import FinishReason, Request
-from ultrafast.core.tiers import ServiceTier
+from ultrafast.core.tiers import NEWCOMER_SHARE, ServiceTier
 from ultrafast.engine.health import EngineHealth, EngineRestarted, EngineState, RecoveryPolicy
 from ultrafast.engine.ledger import Ledger
 from ultrafast.engine.live import LiveRequest
@@ -28,8 +28,6 @@ CHILD_COMMAND = (sys.executable, "-P", "-m", "ultrafast.engine_process")
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Prompts that a child has not read yet (it reads at once unless it is stopped); beyond that, new requests are refused."""
 _ABORT_GRACE_S = 2.0
-_WORTH_ASKING_SHARE = 4
-"""Newcomers find at least one in so many places of a queue (`sched.gate`): below that nobody is refused for want of one."""
 
 
 class EngineClient:
@@ -168,7 +166,7 @@ class EngineClient:
             return False
         num_free = max(0, self.facts.max_num_running - self._num_running)
         bound = self._queue_bounds[tier]
-        return self._ledger.num_unplaced(tier) >= num_free + (bound if wholly else bound // _WORTH_ASKING_SHARE)
+        return self._ledger.num_unplaced(tier) >= num_free + (bound if wholly else bound // NEWCOMER_SHARE)
 
     def _send_unsent(self) -> None:
         if self._supervisor.state is not EngineState.READY:

@@ -200,7 +200,7 @@ class FakeExecutor:
             elif item.samples:
                 sampled += self._verify(item)
         self.num_run_tokens += plan.num_tokens
-        num_decodes = sum(item.samples and len(item.tokens) == 1 for item in plan.work)
+        num_decodes = sum(item.is_decode for item in plan.work)
         num_outputs = sum(item.samples for item in plan.work)
         num_prefill_tokens = plan.num_tokens - plan.num_drafts - num_decodes
         duration_s = self._spend(num_outputs, num_prefill_tokens, plan.num_drafts)

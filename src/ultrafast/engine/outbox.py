@@ -73,13 +73,12 @@ class Outbox:
         self._lock = threading.Lock()
         self._unsent: memoryview | None = None
         self._merged = MergedReport()
-        self._is_behind = False
         self._has_backlog = threading.Event()
 
     def send_report(self, report: StepReport) -> None:
         """Send, or merge into what waits. Reports arrive in order and none is lost."""
         with self._lock:
-            if not self._is_behind or self._flush():
+            if not self._has_backlog.is_set() or self._flush():
                 self._send(report)
             else:
                 self._merged.add(report)
@@ -119,9 +118,9 @@ class Outbox:
         return bool(poller.poll(timeout_s * 1000))
 
     def _note_backlog(self) -> None:
-        is_behind = self._unsent is not None or (self._is_behind and bool(self._merged))
-        if is_behind != self._is_behind:
-            self._is_behind = is_behind
+        was_behind = self._has_backlog.is_set()
+        is_behind = self._unsent is not None or (was_behind and bool(self._merged))
+        if is_behind != was_behind:
             (self._has_backlog.set if is_behind else self._has_backlog.clear)()
 
     def _flush(self) -> bool:

@@ -18,15 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ultrafast.core.events import DropReason
-from ultrafast.core.tiers import ServiceTier
+from ultrafast.core.tiers import NEWCOMER_SHARE, ServiceTier
 from ultrafast.sched.budget import PREFILL_STRETCH
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.state import SchedulerState
 
 _RETRY_QUEUE_SHARE = 4
 """A client that found the queue full comes back when a quarter of it has drained."""
-_NEWCOMER_SHARE = 4
-"""Those who come for the first time find at least one in so many places of the queue, however many are to come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +89,9 @@ class Gate:
         policy = self._limits.tiers[rank]
         limit, token_limit = policy.max_num_waiting, policy.max_waiting_tokens
         if not live.request.slo.is_retry and limit:
-            num_left = max(limit - state.drain.num_promised(rank, limit, now), -(-limit // _NEWCOMER_SHARE))
+            num_left = max(limit - state.drain.num_promised(rank, limit, now), -(-limit // NEWCOMER_SHARE))
             limit, token_limit = num_left, -(-token_limit * num_left // limit)
-        num_free = max(0, state.limits.max_num_running - len(state.running)) + sum(live.urgency > rank for live in state.running)
+        num_free = self._num_places(rank)
         if state.num_queued(rank) >= limit + num_free:
             return DropReason.QUEUE_FULL
         if state.num_queued(rank) < num_free:
@@ -127,11 +125,14 @@ class Gate:
     def _wait_s(self, rank: int, now: float) -> float:
         """Predicted wait for a place; 0 when one can be had at once."""
         state = self._state
-        num_ahead = self._num_ahead(rank)
-        has_place = len(state.running) < state.limits.max_num_running or any(live.urgency > rank for live in state.running)
-        if has_place and not num_ahead:
+        if not self._num_ahead(rank) and self._num_places(rank):
             return 0.0
         return state.drain.wait_s(rank, state.num_waiting, now) or 0.0
+
+    def _num_places(self, rank: int) -> int:
+        """Places that a tier can have at once: free ones, and those of less urgent requests, which give way."""
+        running = self._state.running
+        return max(0, self._limits.max_num_running - len(running)) + sum(live.urgency > rank for live in running)
 
     def _num_ahead(self, rank: int) -> int:
         return sum(self._state.waiting.num_of(other) for other in range(rank + 1))

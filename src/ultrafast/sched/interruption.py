@@ -53,7 +53,7 @@ class Interruptions:
             if item.drafts:
                 return None
             num_outputs += item.samples
-            if item.samples and len(item.tokens) == 1:
+            if item.is_decode:
                 num_decodes += 1
             else:
                 num_prefill_tokens += len(item.tokens)

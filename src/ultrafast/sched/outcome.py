@@ -162,9 +162,5 @@ def step_finished(
     )
 
 
-def _is_decode(item: SequenceWork) -> bool:
-    return item.samples and len(item.tokens) == 1
-
-
 def _prefills(work: tuple[SequenceWork, ...]) -> tuple[PrefillChunk, ...]:
-    return tuple(PrefillChunk(item.request_id, item.start, len(item.tokens)) for item in work if not _is_decode(item))
+    return tuple(PrefillChunk(item.request_id, item.start, len(item.tokens)) for item in work if not item.is_decode)

@@ -6,7 +6,6 @@ nothing else in the step, every float is added in the same order.
 
 from __future__ import annotations
 
-from ultrafast.engine.llama.interrupt import InterruptFlag
 from ultrafast.engine.llama.model import ContextSizes, Model, check_memory
 from ultrafast.engine.options import EngineOptions
 from ultrafast.kv.ledger import num_sequences
@@ -30,7 +29,6 @@ class LoneModel(Model):
         check_memory(self, options, num_tokens)
         self.sizes = ContextSizes(num_tokens, step_tokens, num_sequences(1, 0), 0, 0, base.sizes.num_threads)
         self.has_flash_attention = False
-        self.interrupt_flag = InterruptFlag()
         self.context = self._create_context(options)
         self.memory = self.c.llama_get_memory(self.context)
         self._threadpool = base.threadpool

@@ -91,7 +91,6 @@ class Model:
         self.has_gpu = bool(self.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
         self.sizes = (choose or choose_sizes)(self, options)
         self.has_flash_attention = False
-        self.interrupt_flag = InterruptFlag()
         self.context = self._create_context(options)
         self.memory = self.c.llama_get_memory(self.context)
         self._owns_threadpool = shared_threadpool is None
@@ -153,6 +152,7 @@ class Model:
         params.kv_unified = True
         params.swa_full = options.swa_full
         params.flash_attn_type = _FLASH_ENABLED if options.flash_attention else _FLASH_DISABLED
+        self.interrupt_flag = InterruptFlag()
         if not self.has_gpu:
             params.abort_callback, params.abort_callback_data = self.interrupt_flag.callback, self.interrupt_flag.data
         params.type_k = KV_TYPES[options.kv_type_k]

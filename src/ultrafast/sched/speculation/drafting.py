@@ -266,4 +266,4 @@ def _with_drafts(work: tuple[SequenceWork, ...], drafts: Mapping[str, tuple[int,
 
 
 def _is_all_decodes(work: Sequence[SequenceWork]) -> bool:
-    return all(item.samples and len(item.tokens) == 1 for item in work)
+    return all(item.is_decode for item in work)
