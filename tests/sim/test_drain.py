@@ -96,6 +96,20 @@ def test_places_that_come_quickly_are_believed_after_a_slow_hour() -> None:
     assert max(told) <= 5.0
 
 
+def test_places_that_come_no_more_are_noticed_though_they_came_quickly_before() -> None:
+    simulation = _simulation(queue_ttl_s=300.0, max_num_waiting=8)
+    simulation.abort("holder")
+    for number in range(60):
+        _burst(simulation, f"b{number}-", 4)
+        simulation.run()
+    _add(simulation, "holder again", output=3000)
+    simulation.step()
+    _burst(simulation, "r", 8)
+    _step_for(simulation, 5.0)
+    (told,) = _burst(simulation, "refused", 1)
+    assert told >= 8.0, "none of eight has left in five seconds, and a quarter of them is ahead"
+
+
 def test_those_who_leave_by_themselves_make_room_as_well() -> None:
     simulation = _simulation(queue_ttl_s=300.0, max_num_waiting=20)
     _burst(simulation, "r", 20)

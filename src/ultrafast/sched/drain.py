@@ -7,7 +7,8 @@ Two things are measured so: places (who got one) tell how long the wait for a pl
 in vain) how soon the queue has room again. A queue whose requests all expire gives no places and still empties.
 
 Only time with a backlog counts: without one, the rate would tell how fast requests arrive, not how fast they could be served. Old
-time fades with a half-life of about `HALF_LIFE_S`; and once a queue has been empty for `FORGET_S`, it is over that it was slow. A
+time fades with a half-life of about `HALF_LIFE_S`; a backlog that moves more slowly than earlier ones is believed as soon as it is
+seen, and once a queue has been empty for `FORGET_S`, it is over that it was slow. A
 wait is the longer one of what both rates say: the common rate knows who is ahead now, the tier's own knows that more urgent ones
 will keep coming.
 
@@ -142,53 +143,77 @@ class Drain:
         return first_s + (low - begin) / rate
 
 
-class _Rate:
-    """Departures from the queue over time with a backlog, all fading."""
+class _Count:
+    """Requests that left a queue over the time in which it had a backlog, fading."""
 
     def __init__(self) -> None:
-        self._num_started = 0.0
-        self._num_left = 0.0
-        self._backlog_s = 0.0
+        self.num_started = 0.0
+        self.num_left = 0.0
+        self.backlog_s = 0.0
+
+    def book(self, duration_s: float, num_started: int) -> None:
+        keep = 0.5 ** (duration_s / HALF_LIFE_S)
+        self.num_started = self.num_started * keep + num_started
+        self.num_left = self.num_left * keep + num_started
+        self.backlog_s = self.backlog_s * keep + duration_s
+
+    def clear(self) -> None:
+        self.num_started = self.num_left = self.backlog_s = 0.0
+
+
+class _Rate:
+    """Departures from the queue over time with a backlog.
+
+    Of what was counted over all backlogs and what over the present one alone the slower counts: a queue that drained fast an hour
+    or a minute ago and does not now is a slow one. One departure is added to those of the present, which may be about to come.
+    """
+
+    def __init__(self) -> None:
+        self._all = _Count()
+        self._present = _Count()
         self._had_backlog = False
         self._backlog_until_s = 0.0
 
     def book(self, duration_s: float, num_started: int, now: float, *, has_backlog: bool) -> None:
         # Those who found a free place waited for nobody: they say nothing about how fast places become free.
         if self._had_backlog:
-            keep = 0.5 ** (duration_s / HALF_LIFE_S)
-            self._num_started = self._num_started * keep + num_started
-            self._num_left = self._num_left * keep + num_started
-            self._backlog_s = self._backlog_s * keep + duration_s
+            self._all.book(duration_s, num_started)
+            self._present.book(duration_s, num_started)
         if has_backlog:
             self._forget_if_idle(now)
             self._backlog_until_s = now
+        else:
+            self._present.clear()
         self._had_backlog = has_backlog
 
     def book_departure(self) -> None:
         if self._had_backlog:
-            self._num_left += 1.0
+            self._all.num_left += 1.0
+            self._present.num_left += 1.0
 
     def places_per_s(self, now: float) -> float | None:
         """None before anything was measured."""
-        return self._per_s(self._num_started, now)
+        return self._per_s(self._all.num_started, self._present.num_started, now)
 
     def departures_per_s(self, now: float) -> float | None:
         """None before anything was measured; that nobody left for a while is something."""
-        is_starved = self._backlog_s > 1.0 / _UNKNOWN_RATE
-        return self.departures_at_most_per_s(now) if is_starved else self._per_s(self._num_left, now)
+        is_starved = self._all.backlog_s > 1.0 / _UNKNOWN_RATE
+        return self.departures_at_most_per_s(now) if is_starved else self._per_s(self._all.num_left, self._present.num_left, now)
 
     def places_at_most_per_s(self, now: float) -> float | None:
         """As `places_per_s` for one that may be starved: not even one place in so much time. None before there was a backlog."""
-        return self._per_s(max(self._num_started, 1.0), now)
+        return self._per_s(max(self._all.num_started, 1.0), self._present.num_started, now)
 
     def departures_at_most_per_s(self, now: float) -> float | None:
         """As `places_at_most_per_s`."""
-        return self._per_s(max(self._num_left, 1.0), now)
+        return self._per_s(max(self._all.num_left, 1.0), self._present.num_left, now)
 
-    def _per_s(self, num: float, now: float) -> float | None:
-        if num <= 0 or self._backlog_s <= 0:
+    def _per_s(self, num: float, num_present: float, now: float) -> float | None:
+        if num <= 0 or self._all.backlog_s <= 0:
             return None
-        rate = num / self._backlog_s
+        rate = num / self._all.backlog_s
+        if self._present.backlog_s > 0:
+            rate = min(rate, (num_present + 1.0) / self._present.backlog_s)
         return None if rate < _UNKNOWN_RATE and self._is_over(now) else rate
 
     def _is_over(self, now: float) -> bool:
@@ -196,5 +221,5 @@ class _Rate:
 
     def _forget_if_idle(self, now: float) -> None:
         """Before a new backlog: what an old one told that was slow must not outweigh what is seen now."""
-        if self._backlog_s > 0 and self._num_left < self._backlog_s * _UNKNOWN_RATE and self._is_over(now):
-            self._num_started = self._num_left = self._backlog_s = 0.0
+        if self._all.backlog_s > 0 and self._all.num_left < self._all.backlog_s * _UNKNOWN_RATE and self._is_over(now):
+            self._all.clear()
