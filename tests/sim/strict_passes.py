@@ -20,8 +20,9 @@ class _Cost(FakeCost):
     def __init__(self, cost: StepCost) -> None:
         super().__init__(cost.base_s, cost.output_s, cost.token_s)
 
-    def step_s(self, num_outputs: int, num_prefill_tokens: int, num_drafts: int = 0) -> float:
+    def step_s(self, num_outputs: int, num_prefill_tokens: int, num_drafts: int = 0, num_cells: int = 0) -> float:
         assert not num_drafts, "speculation is off"
+        assert not num_cells, "cells cost nothing"
         return StepCost(self.fixed_s, self.output_s, self.prefill_token_s).step_s(num_outputs, num_prefill_tokens)
 
 

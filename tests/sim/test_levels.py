@@ -10,6 +10,7 @@ from tests.sim.memory_store import MemoryStore
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.events import RequestFinished
 from ultrafast.core.tiers import ServiceTier
+from ultrafast.engine.fake import FakeCost
 from ultrafast.kv.level import LevelLimits
 from ultrafast.kv.levels import KvLevels
 from ultrafast.kv.run import FoundRun
@@ -17,9 +18,17 @@ from ultrafast.kv.run import FoundRun
 HISTORY = tokens_of("history", 300)
 
 
-def simulate(*, host_bytes: int = 1 << 20, disk: MemoryStore | None = None, disk_bytes: int = 0, **changes: object) -> Simulation:
+def simulate(
+    *,
+    host_bytes: int = 1 << 20,
+    disk: MemoryStore | None = None,
+    disk_bytes: int = 0,
+    cost: FakeCost | None = None,
+    **changes: object,
+) -> Simulation:
     levels = LevelLimits(host_bytes, disk_bytes, bytes_per_token=12, can_trim=bool(changes.get("can_trim", True)))
-    return Simulation(make_limits(levels=levels, **{"kv_capacity_tokens": 512, "max_request_tokens": 512, **changes}), disk=disk)
+    limits = make_limits(levels=levels, **{"kv_capacity_tokens": 512, "max_request_tokens": 512, **changes})
+    return Simulation(limits, cost=cost, disk=disk)
 
 
 def levels_of(sim: Simulation) -> KvLevels:
@@ -58,6 +67,48 @@ def test_the_next_turn_finds_the_answer_too() -> None:
     turn = [*HISTORY, *sim.output["first"]]
     displace(sim)
     assert serve(sim, "second", [*turn, 1, 2]).num_cached_tokens == len(turn) - 1, "the last token was drawn, not computed"
+
+
+def _hold_beside(cost: FakeCost, **changes: object) -> Simulation:
+    """A conversation waits for its next turn while a stream runs, in a pool with room for both."""
+    sim = simulate(cost=cost, kv_capacity_tokens=4096, max_request_tokens=4096, **changes)
+    for i in range(25):  # prompts of different lengths: what a cell costs is learnt from them
+        serve(sim, f"teacher {i}", tokens_of(f"teacher {i}", 40 + 20 * (i % 7)))
+    serve(sim, "first", HISTORY)
+    sim.add(make_request("stream", 20, 400, arrival_s=sim.clock()))
+    sim.step_until(lambda: "stream" in sim.finished, max_steps=2000)
+    return sim
+
+
+def test_what_slows_the_others_more_than_fetching_it_takes_waits_in_host_memory() -> None:
+    sim = _hold_beside(FakeCost(cell_s=1e-5))
+    match = sim.scheduler._state.ledger.match([*HISTORY, 7], "")
+    assert match is None or match.num_tokens < 100, "it stood in the way of four hundred steps"
+    again = serve(sim, "again", [*HISTORY, 7])
+    assert again.num_cached_tokens == again.num_host_tokens == 300
+    sim.check_all_finished()
+
+
+def test_where_idle_cells_cost_nothing_they_stay_on_the_device() -> None:
+    sim = _hold_beside(FakeCost(cell_s=0.0))
+    again = serve(sim, "again", [*HISTORY, 7])
+    assert (again.num_cached_tokens, again.num_host_tokens) == (300, 0)
+
+
+def test_without_host_memory_nothing_is_given_up_for_being_idle() -> None:
+    sim = _hold_beside(FakeCost(cell_s=1e-5), host_bytes=0)
+    assert serve(sim, "again", [*HISTORY, 7]).num_cached_tokens == 300
+
+
+def test_what_is_used_again_and_again_stays_on_the_device() -> None:
+    sim = _hold_beside(FakeCost(cell_s=1e-6))
+    sim.add(make_request("beside", 20, 600, arrival_s=sim.clock()))
+    serve_beside = [f"turn {i}" for i in range(30)]
+    for name in serve_beside:
+        sim.add(make_request(name, [*HISTORY, 7], 2, arrival_s=sim.clock()))
+        sim.step_until(lambda name=name: name in sim.finished, max_steps=100)  # type: ignore[misc]
+    assert [sim.finished[name].num_host_tokens for name in serve_beside[1:]] == [0] * 29
+    sim.run()
 
 
 def test_a_part_of_a_run_is_enough() -> None:

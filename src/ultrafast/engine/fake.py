@@ -43,17 +43,21 @@ _CELL = struct.Struct("<IQ")
 
 @dataclass(frozen=True, slots=True)
 class FakeCost:
-    """How long a simulated step takes, seconds. The defaults resemble a 135M model on two CPU cores."""
+    """How long a simulated step takes, seconds. The defaults resemble a 135M model on two CPU cores.
+
+    `cell_s`: what each row adds for each cell in use (attention over one pool); shared cells count once per sequence here.
+    """
 
     fixed_s: float = 0.002
     output_s: float = 0.007
     prefill_token_s: float = 0.0055
     draft_s: float = 0.001
     save_token_s: float = 0.0
+    cell_s: float = 0.0
 
-    def step_s(self, num_outputs: int, num_prefill_tokens: int, num_drafts: int = 0) -> float:
+    def step_s(self, num_outputs: int, num_prefill_tokens: int, num_drafts: int = 0, num_cells: int = 0) -> float:
         computed_s = self.output_s * num_outputs + self.prefill_token_s * num_prefill_tokens + self.draft_s * num_drafts
-        return self.fixed_s + computed_s
+        return self.fixed_s + computed_s + self.cell_s * num_cells * (num_outputs + num_prefill_tokens + num_drafts)
 
 
 @dataclass(slots=True)
@@ -215,7 +219,8 @@ class FakeExecutor:
         self._is_closed = True
 
     def _spend(self, num_outputs: int, num_prefill_tokens: int, num_drafts: int = 0) -> float:
-        duration_s = self._cost.step_s(num_outputs, num_prefill_tokens, num_drafts)
+        num_cells = sum(map(len, self._sequences)) if self._cost.cell_s else 0
+        duration_s = self._cost.step_s(num_outputs, num_prefill_tokens, num_drafts, num_cells)
         if self._clock is not None:
             self._clock.advance(duration_s)
         return duration_s

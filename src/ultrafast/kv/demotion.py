@@ -57,6 +57,10 @@ class Demotion:
         """Whether some of it is still to be copied."""
         return leaf in self._queue
 
+    def has_copy(self, leaf: SequenceKv) -> bool:
+        """Whether all of it is in host memory or on disk. O(length)."""
+        return leaf.namespace is not None and not self._levels.unsaved(leaf.tokens(), leaf.namespace)
+
     def hurry(self, leaf: SequenceKv) -> None:
         """Copy this one next."""
         self._queue.move_to_end(leaf, last=False)

@@ -1,10 +1,11 @@
 """Cached leaves: finished sequences whose KV stays on the device for whoever begins alike, and which of them goes when.
 
 finish --keep--> |leaf|leaf|leaf|     at most `max_num`, and `max_tokens` cells that nobody runs on
-|    |    |
-|    |    +--> evicted for want of room (the one of least value), copied to host memory first
-|    +-------> evicted in advance for what waits, where host memory has it already
-+------------> freed by a longer one that starts with the same tokens
+|    |    |    |
+|    |    |    +--> evicted for want of room (the one of least value), copied to host memory first
+|    |    +-------> evicted in advance for what waits, where host memory has it already
+|    +------------> released: its idle cells have slowed the others more than fetching it from host memory would take
++-----------------> freed by a longer one that starts with the same tokens
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from ultrafast.kv.tree import PrefixTree
 
 OVERFLOW_SHARE = 2
 """While they are being copied to host memory, the cached leaves may exceed `max_tokens`, up to 1/2 of the pool."""
+HELD_FACTOR = 2.0
+"""A leaf stays until it has cost so many times what bringing it back takes: whoever comes for it waits for that, whereas the cost
+of holding is spread over all. So neither costs more than 1 + HELD_FACTOR times what the right one would have (ski rental)."""
+_LOOKS_PER_HOLD = 4
 
 
 class CachedLeaves:
@@ -49,6 +54,7 @@ class CachedLeaves:
         self._demotion = demotion
         self._free = free
         self._leaves: dict[int, SequenceKv] = {}
+        self._next_look_s = 0.0
 
     def __len__(self) -> int:
         return len(self._leaves)
@@ -61,9 +67,8 @@ class CachedLeaves:
         """There are leaves at all."""
         return self._max_num > 0
 
-    def keep(self, sequence: SequenceKv, now: float) -> None:
+    def keep(self, sequence: SequenceKv) -> None:
         """A sequence has become a leaf; `trim` sees to the limits."""
-        sequence.last_used_s = now
         self._leaves[sequence.seq_id] = sequence
         if self._demotion is not None:
             self._demotion.want(sequence)
@@ -129,3 +134,26 @@ class CachedLeaves:
                 demotion.hurry(leaf)
                 return
             self.evict_one(now, must_free=True)
+
+    def release_idle(self, demotion: Demotion, idle_cell_s: float, load_token_s: float) -> None:
+        """Free leaves that host memory has, once holding them has cost more than loading them again would.
+
+        Each row of a step looks at every cell in use, also at those that are masked for it: an idle cell slows down all who run.
+        Little is done per step: whether anything can be due is one comparison.
+
+        Args:
+            demotion: knows what has been copied.
+            idle_cell_s: what one idle cell has cost all steps so far, seconds.
+            load_token_s: what loading one token from host memory takes, seconds.
+        """
+        if idle_cell_s < self._next_look_s:
+            return
+        hold_s = HELD_FACTOR * load_token_s
+        self._next_look_s = idle_cell_s + hold_s / _LOOKS_PER_HOLD
+        for leaf in sorted(self._leaves.values(), key=eviction_key):
+            if leaf.is_kept or idle_cell_s < leaf.held_since_s + hold_s:
+                continue
+            if demotion.is_wanted(leaf):
+                demotion.hurry(leaf)
+            elif self._tree.num_reclaimable(leaf) and demotion.has_copy(leaf):
+                self._free(leaf)

@@ -65,6 +65,7 @@ class KvLedger:
         levels: the accounts of host memory and disk, or None.
         leaves: finished sequences that are kept.
         departures: copies of sequences that will have to leave, or None where they are moved in one piece.
+        idle_cell_s: what one idle cell has cost all steps so far, seconds; who runs the steps adds to it.
         now: time of the current plan, set by its maker (for the ages of what is evicted meanwhile).
         version: changes whenever cells may have become available or a new prefix was kept.
     """
@@ -103,6 +104,7 @@ class KvLedger:
             demotion=self.demotion,
             free=self.free,
         )
+        self.idle_cell_s = 0.0
         self.now = 0.0
         self.version = 0
 
@@ -160,10 +162,14 @@ class KvLedger:
         self._num_opened += 1
         sequence = self._tree.open(self._free_ids.pop(), self._num_opened, namespace)
         if match:
-            match.source.last_used_s = now
+            self.touch(match.source, now)
             self._tree.share(sequence, match)
             self._ops.append(CopyPrefix(request_id, match.source.seq_id, sequence.seq_id, match.num_tokens))
         return sequence
+
+    def touch(self, leaf: SequenceKv, now: float) -> None:
+        """A leaf serves, or is about to: others go first."""
+        leaf.last_used_s, leaf.held_since_s = now, self.idle_cell_s
 
     def extend(self, sequence: SequenceKv, tokens: Sequence[int]) -> None:
         """Record computed tokens."""
@@ -192,7 +198,8 @@ class KvLedger:
                     self.free(leaf)
         self._tree.deactivate(sequence)
         self.version += 1
-        self.leaves.keep(sequence, now)
+        self.touch(sequence, now)
+        self.leaves.keep(sequence)
         self.leaves.trim(self.now)
 
     def free(self, sequence: SequenceKv) -> None:
@@ -240,6 +247,8 @@ class KvLedger:
         if self.demotion is not None and self.levels is not None:
             self.demotion.begin_plan()
             self.leaves.shrink(self.demotion, now, is_busy=is_busy)
+            if self.can_trim:
+                self.leaves.release_idle(self.demotion, self.idle_cell_s, self.levels.load_token_s(now))
             self.demotion.step(now, is_busy=is_busy)
             self.levels.writes.order(now)
             self.levels.holdings.expire(now)

@@ -25,7 +25,7 @@ from ultrafast.kv.gate import Bandwidths, Way, worth_fetching
 from ultrafast.kv.holdings import Holdings
 from ultrafast.kv.index import Part
 from ultrafast.kv.level import LevelLimits
-from ultrafast.kv.run import FoundRun, Missing, Place, Run
+from ultrafast.kv.run import RUN_TOKENS, FoundRun, Missing, Place, Run
 
 
 class KvLevels:
@@ -66,6 +66,10 @@ class KvLevels:
     def choose(self, parts: list[Part], token_s: float | None, now: float) -> list[Part]:
         """Those first parts that are worth fetching."""
         return worth_fetching(parts, self.bandwidths, token_s, now)
+
+    def load_token_s(self, now: float) -> float:
+        """What bringing a token back from host memory takes, as one of a full run, seconds."""
+        return self.bandwidths.seconds(Way.LOAD, self.limits.estimated_bytes(RUN_TOKENS), now) / RUN_TOKENS
 
     def unsaved(self, tokens: list[int], namespace: str) -> list[Missing]:
         """What of a sequence is in no level outside the device, first to last."""

@@ -47,9 +47,10 @@ class SequenceKv:
         is_active: True while a request runs on it, False for a cached leaf.
         is_kept: a pinned prompt: the last to be evicted.
         last_used_s: when it last served; meaningful for leaves.
+        held_since_s: what an idle cell had cost in all when it last served (`KvLedger.idle_cell_s`).
     """
 
-    __slots__ = ("is_active", "is_kept", "last_used_s", "length", "namespace", "order", "root", "seq_id", "tail")
+    __slots__ = ("held_since_s", "is_active", "is_kept", "last_used_s", "length", "namespace", "order", "root", "seq_id", "tail")
 
     def __init__(self, seq_id: int, order: int, namespace: str | None, root: Segment) -> None:
         self.seq_id = seq_id
@@ -61,6 +62,7 @@ class SequenceKv:
         self.is_active = True
         self.is_kept = False
         self.last_used_s = 0.0
+        self.held_since_s = 0.0
 
     def path(self) -> list[Segment]:
         """Segments from the tail up to and including the root."""

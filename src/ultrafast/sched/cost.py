@@ -111,6 +111,10 @@ class CostModel:
         c0, c_out, c_tok = self.coefficients
         return c0 + c_out * num_outputs + c_tok * num_prefill_tokens
 
+    def idle_cell_s(self, num_outputs: int, num_prefill_tokens: int) -> float:
+        """What one more cell in use, of whomever, adds to a step; 0 until it is known."""
+        return self._output_slope_s * num_outputs + self._token_slope_s * num_prefill_tokens
+
     def prefill_tokens_within(self, target_s: float, num_outputs: int) -> int:
         """How many prefill tokens fit into `target_s` beside the outputs; may be 0.
 

@@ -7,10 +7,9 @@ Two things are measured so: places (who got one) tell how long the wait for a pl
 in vain) how soon the queue has room again. A queue whose requests all expire gives no places and still empties.
 
 Only time with a backlog counts: without one, the rate would tell how fast requests arrive, not how fast they could be served. Old
-time fades with a half-life of about `HALF_LIFE_S`; a backlog that moves more slowly than earlier ones is believed as soon as it is
-seen, and once a queue has been empty for `FORGET_S`, it is over that it was slow. A
-wait is the longer one of what both rates say: the common rate knows who is ahead now, the tier's own knows that more urgent ones
-will keep coming.
+time fades with a half-life of about `HALF_LIFE_S`; a backlog that moves more slowly than earlier ones is believed as soon as it
+is seen, and once a queue has been empty for `FORGET_S`, it is over that it was slow. A wait is the longer one of what both rates
+say: the common rate knows who is ahead now, the tier's own knows that more urgent ones will keep coming.
 
 Refused clients get slots one after the other, each one place further down the queue, so that they do not come back as a herd. As
 long as slots are promised, newcomers leave room in the queue (see `gate.py`) for those who come when told.

@@ -81,7 +81,7 @@ class Restorer:
             return
         match = self._ledger.match(live.tokens, live.request.cache_salt)
         if match is not None:
-            match.source.last_used_s = now  # it will be used: others are evicted first
+            self._ledger.touch(match.source, now)
         parts = self._find(levels, live, match.num_tokens if match else 0, now)
         if all(part.run.host is Place.PRESENT for part in parts):
             return

@@ -236,9 +236,11 @@ class Scheduler:
         return state.take_events()
 
     def _learn(self, plan: StepPlan, worked: Worked, result: StepResult) -> None:
-        self._state.drafting.observe(plan, worked, result)
+        state = self._state
+        state.drafting.observe(plan, worked, result)
+        state.ledger.idle_cell_s += state.cost.idle_cell_s(worked.num_outputs, worked.num_prefill_tokens)
         if not worked.num_drafts:  # the cost model knows no drafts, and they come only where it is not asked
-            self._state.cost.observe(worked.num_outputs, worked.num_prefill_tokens, result.duration_s)
+            state.cost.observe(worked.num_outputs, worked.num_prefill_tokens, result.duration_s)
 
     def _enqueue(self, live: LiveRequest, now: float) -> None:
         state, tiers = self._state, self._state.limits.tiers
