@@ -15,8 +15,6 @@ from ultrafast.kv.segment import SequenceKv
 
 MIN_TOKENS = 16
 """Shorter sequences are cheaper to compute again than to keep account of."""
-BUSY_SHARE = 10
-"""While others run, copying in advance takes at most 1/BUSY_SHARE of the time."""
 MAX_PAUSE_S = 0.02
 """Evictions hold up a step for at most about this long together; what is not copied by then is lost."""
 
@@ -75,7 +73,7 @@ class Demotion:
         if not missing or not is_saved:
             self.forget(leaf)
         num_bytes = self._levels.limits.estimated_bytes(piece.end - piece.begin)
-        self._next_s = now + BUSY_SHARE * self._levels.bandwidths.seconds(Way.SAVE, num_bytes, now)
+        self._next_s = now + self._levels.bandwidths.apart_s(Way.SAVE, num_bytes, now)
 
     def save_evicted(self, leaf: SequenceKv, namespace: str, now: float) -> None:
         """Copy what no other level has of a cached sequence: the first runs that fit into the pause that a step may have."""

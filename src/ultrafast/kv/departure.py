@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ultrafast.kv.demotion import BUSY_SHARE
 from ultrafast.kv.digest import next_digest
-from ultrafast.kv.gate import Way
+from ultrafast.kv.gate import BUSY_SHARE, Way
 from ultrafast.kv.index import Part
 from ultrafast.kv.levels import KvLevels
 from ultrafast.kv.run import RUN_TOKENS, Missing, Run

@@ -1,5 +1,7 @@
 """What is on its way from host memory to disk: some runs at a time, in the background, in the order in which they were saved.
 
+Checksums and copies into the page cache take a core while they last, so while requests run writes start at a distance.
+
 saved --want--> |run|run|run| --order--> writing (pinned, at most MAX_WRITES_IN_FLIGHT) --done--> on disk, or not
 """
 
@@ -9,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ultrafast.core.step import KvOp, WriteRun
+from ultrafast.kv.gate import Bandwidths, Way
 from ultrafast.kv.holdings import Holdings
 from ultrafast.kv.run import Place, Run
 
@@ -19,6 +22,7 @@ class DiskWrites:
     """Owned by `KvLevels`.
 
     Args:
+        bandwidths: how fast bytes move.
         is_on: there is a disk level.
         emit: takes the operations.
 
@@ -26,8 +30,10 @@ class DiskWrites:
         is_on: False also after a failure: the disk is never used again.
     """
 
-    def __init__(self, holdings: Holdings, emit: Callable[[KvOp], None], *, is_on: bool) -> None:
+    def __init__(self, holdings: Holdings, bandwidths: Bandwidths, emit: Callable[[KvOp], None], *, is_on: bool) -> None:
         self._holdings = holdings
+        self._bandwidths = bandwidths
+        self._next_s = 0.0
         self._emit = emit
         self._queue: deque[Run] = deque()
         self._under_way: set[int] = set()
@@ -46,10 +52,11 @@ class DiskWrites:
         if self.is_on:
             self._queue.append(run)
 
-    def order(self, now: float) -> None:
+    def order(self, now: float, *, is_busy: bool) -> None:
         """Hand over what may be written now; what has left host memory meanwhile, or fits nowhere, is left out."""
-        while self.can_order:
+        while self.can_order and (now >= self._next_s or not is_busy):
             run = self._queue.popleft()
+            self._next_s = now + self._bandwidths.apart_s(Way.WRITE, run.num_bytes, now)
             if self._holdings.is_held(run) and run.host is Place.PRESENT and run.disk is Place.ABSENT:
                 self._order(run, now)
 

@@ -21,6 +21,8 @@ WORTH_SHARE = 0.7
 FORGET_AFTER_S = 60.0
 _WEIGHT = 0.3
 FIXED_S = 0.0005
+BUSY_SHARE = 10
+"""While requests run, what is moved in advance takes at most 1/BUSY_SHARE of the time, per way: it uses their cores."""
 
 
 class Way(StrEnum):
@@ -60,6 +62,10 @@ class Bandwidths:
     def seconds(self, way: Way, num_bytes: int, now: float) -> float:
         """Predict a transfer."""
         return FIXED_S + num_bytes / self._current(way, now)
+
+    def apart_s(self, way: Way, num_bytes: int, now: float) -> float:
+        """How long after the start of such a transfer the next one may start while requests run."""
+        return BUSY_SHARE * self.seconds(way, num_bytes, now)
 
     def is_known(self, way: Way, now: float) -> bool:
         """Whether the speed was measured lately; else `seconds` is a guess."""

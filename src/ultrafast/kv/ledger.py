@@ -250,7 +250,7 @@ class KvLedger:
             if self.can_trim:
                 self.leaves.release_idle(self.demotion, self.idle_cell_s, self.levels.load_token_s(now))
             self.demotion.step(now, is_busy=is_busy)
-            self.levels.writes.order(now)
+            self.levels.writes.order(now, is_busy=is_busy)
             self.levels.holdings.expire(now)
 
     def prepare_room(self, num_wanted: int, num_likely: int) -> None:

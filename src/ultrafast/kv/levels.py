@@ -42,7 +42,7 @@ class KvLevels:
         self.limits = limits
         self.bandwidths = Bandwidths()
         self.holdings = Holdings(limits, emit)
-        self.writes = DiskWrites(self.holdings, emit, is_on=limits.disk_bytes > 0)
+        self.writes = DiskWrites(self.holdings, self.bandwidths, emit, is_on=limits.disk_bytes > 0)
         self._emit = emit
         self._num_moved = dict.fromkeys(Way, 0)
 

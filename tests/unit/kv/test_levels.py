@@ -33,7 +33,7 @@ class Engine:
         return done
 
     def obey(self, *, is_ok: bool = True) -> None:
-        self.levels.writes.order(self.now)
+        self.levels.writes.order(self.now, is_busy=False)
         ways = {SaveRun: "save", WriteRun: "write", ReadRun: "read"}
         results = [KvMoved(op.run_id, ways[type(op)], is_ok, self._size(op.run_id)) for op in self.ops if type(op) in ways]  # type: ignore[union-attr, index]
         self.ops.clear()
@@ -158,7 +158,7 @@ def test_what_is_still_on_its_way_to_the_disk_is_not_told_as_there() -> None:
     missing = engine.levels.unsaved(story(1), "")
     for piece in missing:
         engine.levels.save(piece, 0, story(1), engine.now)
-    engine.levels.writes.order(engine.now)
+    engine.levels.writes.order(engine.now, is_busy=False)
     before = engine.levels.stats()
     assert before.disk_bytes == 3 * RUN_BYTES - (3 * RUN_TOKENS - 300) * 10, "charged before it comes"
     assert (before.num_host_tokens, before.num_disk_tokens) == (300, 0)
@@ -289,3 +289,19 @@ def _act(engine: Engine, action: str, value: object) -> None:
             for part in parts:
                 levels.fetch(part, engine.now)
     engine.obey()
+
+
+def test_while_requests_run_writes_start_at_a_distance() -> None:
+    engine = Engine(disk_runs=10)
+    levels = engine.levels
+    tokens = story(1, 3 * RUN_TOKENS)
+    for piece in levels.unsaved(tokens, ""):
+        levels.save(piece, 0, tokens, 0.0)
+
+    def num_ordered(now: float, *, is_busy: bool) -> int:
+        levels.writes.order(now, is_busy=is_busy)
+        return sum(isinstance(op, WriteRun) for op in engine.ops)
+
+    apart_s = levels.bandwidths.apart_s(Way.WRITE, RUN_BYTES, 0.0)
+    assert [num_ordered(now, is_busy=True) for now in (0.0, 0.9 * apart_s, 1.1 * apart_s)] == [1, 1, 2]
+    assert num_ordered(1.2 * apart_s, is_busy=False) == 3, "nobody runs: nobody is disturbed"
