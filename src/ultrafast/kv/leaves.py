@@ -150,7 +150,7 @@ class CachedLeaves:
             return
         hold_s = HELD_FACTOR * load_token_s
         self._next_look_s = idle_cell_s + hold_s / _LOOKS_PER_HOLD
-        for leaf in sorted(self._leaves.values(), key=eviction_key):
+        for leaf in self.all():
             if leaf.is_kept or idle_cell_s < leaf.held_since_s + hold_s:
                 continue
             if demotion.is_wanted(leaf):

@@ -15,6 +15,8 @@ from ultrafast.bench.records import Run
 from ultrafast.core.errors import UltrafastError
 
 MAX_LENGTH_DIFFERENCE = 0.02
+MAX_ROUNDED_TOKENS = {"prompt_tokens": 1.0, "output_tokens": 0.0}
+"""Prompts are made of words and meet their length to a token, which is more than 2 % of a short one."""
 
 SCENARIO_KEYS = (
     "model",
@@ -121,7 +123,7 @@ def _text(value: object) -> str:
 def _differ_measured(key: str, a: Sequence[Run], b: Sequence[Run], index: int) -> Mismatch | None:
     mean: Callable[[Sequence[Run]], float | None] = lambda runs: mean_tokens(_pool(runs))[index]  # noqa: E731
     first, second = mean(a), mean(b)
-    if first is None or second is None or abs(second - first) <= MAX_LENGTH_DIFFERENCE * first:
+    if first is None or second is None or abs(second - first) <= max(MAX_LENGTH_DIFFERENCE * first, MAX_ROUNDED_TOKENS[key]):
         return None
     return Mismatch(key, f"{first:.1f}", f"{second:.1f}")
 

@@ -83,6 +83,16 @@ def test_other_conditions_are_refused_by_name_or_allowed_by_name(key, change):
     assert f"differs, accepted: {key}" in as_text(report)
 
 
+@pytest.mark.parametrize(("prompt", "other", "is_alike"), [(47, 48, True), (47, 49, False), (470, 479, True), (470, 480, False)])
+def test_prompts_are_as_long_when_they_differ_by_a_token_or_two_percent(prompt, other, is_alike):
+    try:
+        verdict(side(prompt=prompt), side(prompt=other))
+    except ConditionsDifferError:
+        assert not is_alike
+    else:
+        assert is_alike
+
+
 def test_another_machine_is_refused_and_another_server_is_told():
     other = side()
     for run in other:
