@@ -89,6 +89,17 @@ def test_what_slows_the_others_more_than_fetching_it_takes_waits_in_host_memory(
     sim.check_all_finished()
 
 
+def test_what_the_warm_up_measured_is_enough_to_know_it() -> None:
+    """One stream's steps do not tell what an idle cell costs: all of it looks like the fixed part."""
+    ends = {}
+    for idle_cell_s in (0.0, 1e-5):
+        sim = simulate(kv_capacity_tokens=4096, max_request_tokens=4096, idle_cell_s=idle_cell_s)
+        serve(sim, "first", HISTORY)
+        serve(sim, "stream", tokens_of("stream", 20), max_tokens=400)
+        ends[idle_cell_s] = serve(sim, "again", [*HISTORY, 7]).num_host_tokens
+    assert ends == {0.0: 0, 1e-5: 300}
+
+
 def test_where_idle_cells_cost_nothing_they_stay_on_the_device() -> None:
     sim = _hold_beside(FakeCost(cell_s=0.0))
     again = serve(sim, "again", [*HISTORY, 7])

@@ -113,6 +113,7 @@ class EngineFacts:
         state_bytes_fixed: bytes of a sequence's state beside those (recurrent state).
         draft: None when there is no draft model.
         can_interrupt: a step can be broken off while it runs.
+        idle_cell_s: what each cell in use adds to each row of a step that does not read it, seconds; 0 = not measured.
         model_hash: of the content of the model file (sampled, see `kvstore.model_key`); "" for an engine without one.
     """
 
@@ -143,4 +144,5 @@ class EngineFacts:
     max_num_paused: int = 0
     draft: DraftFacts | None = None
     can_interrupt: bool = False
+    idle_cell_s: float = 0.0
     model_hash: str = ""

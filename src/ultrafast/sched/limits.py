@@ -42,6 +42,7 @@ class SchedulerLimits:
         max_cached_tokens: cells that only they hold, at most; None = the whole pool.
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
         can_interrupt: a step can be broken off while it runs; then a step that nobody waits for may be longer.
+        idle_cell_s: what each cell in use adds to each row of a step, seconds, as it was measured; 0 = to be learnt.
         enable_prefix_cache: reuse KV between requests.
         enable_speculation: let steps carry drafts where that is measured to pay; needs `can_trim`.
         enable_reservation: hold back room for more urgent tiers that are likely to come.
@@ -67,6 +68,7 @@ class SchedulerLimits:
     max_cached_tokens: int | None = None
     can_trim: bool = True
     can_interrupt: bool = False
+    idle_cell_s: float = 0.0
     enable_prefix_cache: bool = True
     enable_speculation: bool = True
     enable_reservation: bool = True

@@ -16,6 +16,7 @@ from ultrafast.core.errors import ConfigError, InvalidRequestError, ModelFileErr
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import CopyPrefix, SequenceWork, StepPlan, StepStatus, TrimSequence
 from ultrafast.engine.llama.executor import LlamaExecutor
+from ultrafast.engine.llama.idle_cells import measure_idle_cell_s
 from ultrafast.engine.llama.sampler import DeadEndError, SamplingError
 from ultrafast.engine.options import EngineOptions
 
@@ -225,6 +226,15 @@ def test_out_of_kv_changes_nothing_and_is_survived(executor: LlamaExecutor) -> N
     assert executor.run(StepPlan(0, work=work)).status is StepStatus.OK
     free(executor, 8)
     executor.end_request("r")
+
+
+def test_measuring_idle_cells_leaves_the_pool_as_it_was(executor: LlamaExecutor, prompt: list[int]) -> None:
+    expected = generate(executor, prompt, SamplingParams(temperature=0))
+    executor.begin_request(Request("measure", (1,), SamplingParams(temperature=0)))
+    assert 0.0 <= measure_idle_cell_s(executor, "measure") < 1e-3
+    executor.end_request("measure")
+    assert not any(executor.lengths)
+    assert generate(executor, prompt, SamplingParams(temperature=0)) == expected
 
 
 def test_a_step_is_broken_off_while_it_runs_and_nothing_of_it_stays(

@@ -98,10 +98,10 @@ class LlamaExecutor:
         With a plan: the shapes that it names instead.
         """
         begin_s = time.monotonic()
-        samples = warm_up(self, on_progress, plan)
+        warmed = warm_up(self, on_progress, plan)
         self._grammars.matcher('{"grammars": [{"json_schema": {"type": "object"}}]}').forbidden()
-        self.facts = replace(self.facts, warmup_s=time.monotonic() - begin_s)
-        return samples
+        self.facts = replace(self.facts, warmup_s=time.monotonic() - begin_s, idle_cell_s=warmed.idle_cell_s)
+        return warmed.samples
 
     def lone(self, options: EngineOptions, step_tokens: int) -> LlamaExecutor:
         """Create an executor on the same weights that runs one request at a time; close it before this one.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import SequenceWork, StepPlan, StepStatus, TrimSequence
 from ultrafast.engine.llama import abi
+from ultrafast.engine.llama.idle_cells import measure_idle_cell_s
 from ultrafast.engine.warmup_plan import WarmupPlan
 
 if TYPE_CHECKING:
@@ -30,29 +31,36 @@ class StepSample(NamedTuple):
     duration_s: float
 
 
-def warm_up(
-    executor: LlamaExecutor, on_progress: Callable[[str, float], None], plan: WarmupPlan | None = None
-) -> list[StepSample]:
-    """Warm all shapes, or those of a plan. Leaves the KV cache cleared and touched, and no request begun.
+class Warmed(NamedTuple):
+    """What the warm-up measured, for the scheduler.
 
-    Returns:
-        how long each shape took when it ran warm, for the scheduler's cost model.
+    Attributes:
+        samples: how long each shape took when it ran warm.
+        idle_cell_s: see `EngineFacts`.
     """
+
+    samples: list[StepSample]
+    idle_cell_s: float
+
+
+def warm_up(executor: LlamaExecutor, on_progress: Callable[[str, float], None], plan: WarmupPlan | None = None) -> Warmed:
+    """Warm all shapes, or those of a plan. Leaves the KV cache cleared and touched, and no request begun."""
     request = Request(_REQUEST_ID, (0,), SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, max_tokens=1))
     executor.begin_request(request)
     step_tokens = executor.model.sizes.step_tokens
     max_decodes = min(executor.facts.max_num_running, executor.facts.max_step_tokens)
     shapes = _shapes(step_tokens, max_decodes) if plan is None else planned_shapes(plan, step_tokens, max_decodes)
-    samples = []
+    samples: list[StepSample] = []
     for done, (num_decodes, chunk) in enumerate(shapes):
         on_progress("warm-up", done / len(shapes))
         duration_s = min(_run(executor, num_decodes, chunk) for _ in range(_runs(num_decodes + chunk)))
         samples.append(StepSample(num_decodes + bool(chunk), chunk, duration_s))
     _save_and_restore(executor)
+    idle_cell_s = measure_idle_cell_s(executor, _REQUEST_ID)
     executor.end_request(_REQUEST_ID)
     executor.model.c.llama_memory_clear(executor.model.memory, True)
     on_progress("warm-up", 1.0)
-    return samples
+    return Warmed(samples, idle_cell_s)
 
 
 def _runs(num_tokens: int) -> int:
