@@ -135,19 +135,20 @@ class CachedLeaves:
                 return
             self.evict_one(now, must_free=True)
 
+    def may_be_idle(self, idle_cell_s: float) -> bool:
+        """Whether `release_idle` may find somebody: one comparison, for every step."""
+        return idle_cell_s >= self._next_look_s
+
     def release_idle(self, demotion: Demotion, idle_cell_s: float, load_token_s: float) -> None:
         """Free leaves that host memory has, once holding them has cost more than loading them again would.
 
         Each row of a step looks at every cell in use, also at those that are masked for it: an idle cell slows down all who run.
-        Little is done per step: whether anything can be due is one comparison.
 
         Args:
             demotion: knows what has been copied.
             idle_cell_s: what one idle cell has cost all steps so far, seconds.
             load_token_s: what loading one token from host memory takes, seconds.
         """
-        if idle_cell_s < self._next_look_s:
-            return
         hold_s = HELD_FACTOR * load_token_s
         self._next_look_s = idle_cell_s + hold_s / _LOOKS_PER_HOLD
         for leaf in self.all():

@@ -247,7 +247,7 @@ class KvLedger:
         if self.demotion is not None and self.levels is not None:
             self.demotion.begin_plan()
             self.leaves.shrink(self.demotion, now, is_busy=is_busy)
-            if self.can_trim:
+            if self.can_trim and self.leaves.may_be_idle(self.idle_cell_s):
                 self.leaves.release_idle(self.demotion, self.idle_cell_s, self.levels.load_token_s(now))
             self.demotion.step(now, is_busy=is_busy)
             self.levels.writes.order(now, is_busy=is_busy)
