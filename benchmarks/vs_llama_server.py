@@ -71,10 +71,10 @@ def _single_stream(pair: Pair, options: Options, report: Report) -> None:
 
 def _throughput(pair: Pair, options: Options, report: Report) -> None:
     rng = random.Random(options.seed + 1)
-    ramp_s, window_s = (3.0, 6.0) if options.is_quick else (5.0, 18.0)
+    num_rounds = 3 if options.is_quick else 6
 
     async def closed_loop(url: str, bodies: Sequence[Body]) -> Figures:
-        return await _closed_loop(url, bodies, ramp_s, window_s)
+        return await _closed_loop(url, bodies, num_rounds)
 
     bodies = [[unique_chat(rng, 60, OUTPUT_TOKENS) for _ in range(400)] for _ in range(2 if options.is_quick else 4)]
     groups = _interleave(pair, bodies, closed_loop, report, "throughput")
@@ -112,31 +112,28 @@ async def _all_at_once(url: str, bodies: Sequence[Body]) -> Figures:
     return {**figures, "wall_s": wall_s}
 
 
-async def _closed_loop(url: str, bodies: Sequence[Body], ramp_s: float, window_s: float) -> Figures:
-    """Eight clients, each with its next request as soon as it has an answer; tokens stamped inside the window count.
+async def _closed_loop(url: str, bodies: Sequence[Body], num_rounds: int) -> Figures:
+    """Eight clients, each with its next request as soon as it has an answer, until each has had `num_rounds` of them.
 
-    They start together, so the first round is not what a running server does: it is not counted.
+    The rate is the sum over clients of the output tokens per second of their whole requests, the first left out: all start
+    together, which is not what a running server sees. Whole requests, because a server that answers in lockstep sends no token in
+    one part of a round and many in the other: what a window of fixed length counts then depends on where it ends.
     """
     waiting = list(reversed(bodies))
+    begin_s = time.perf_counter()
     answers: list[Answer] = []
-    begin_ns = time.perf_counter_ns() + round(ramp_s * 1e9)
-    end_ns = begin_ns + round(window_s * 1e9)
+    ends_s: list[list[float]] = [[] for _ in range(NUM_CLIENTS)]
 
-    async def one_client(client: Client) -> None:
-        while time.perf_counter_ns() < end_ns:
+    async def one_client(client: Client, own_ends_s: list[float]) -> None:
+        while min(map(len, ends_s)) < num_rounds:  # who is done goes on: the others keep their load
             body = waiting.pop()
             answers.append(_checked(await client.ask(body), body))
+            own_ends_s.append(time.perf_counter() - begin_s)
 
     async with Client(url) as client:
-        await asyncio.gather(*(one_client(client) for _ in range(NUM_CLIENTS)))
-    inside = sum(answer.num_tokens * _share_between(answer, begin_ns, end_ns) for answer in answers)
-    if inside == 0:
-        raise MeasurementError(f"no token came within the window of {window_s:g} s")
-    return {**_figures(answers), "tokens_per_s": inside / window_s}
-
-
-def _share_between(answer: Answer, begin_ns: int, end_ns: int) -> float:
-    return sum(begin_ns <= stamp < end_ns for stamp in answer.stamps_ns) / len(answer.stamps_ns)
+        await asyncio.gather(*(one_client(client, own_ends_s) for own_ends_s in ends_s))
+    rates = [OUTPUT_TOKENS * (num_rounds - 1) / (own_ends_s[num_rounds - 1] - own_ends_s[0]) for own_ends_s in ends_s]
+    return {**_figures(answers), "tokens_per_s": sum(rates)}
 
 
 def _checked(answer: Answer, body: Body) -> Answer:
