@@ -3,11 +3,13 @@
 One request at a time. Three sets of conversations, each used for one level, so that every next turn computes as much: the end of
 the answer, the question, and what the template puts around it.
 
-server 1   cache on                         turn 1, then turn 2 at once            device
+server 1   cache on                         turn 1, a pause, then turn 2           device
 server 2   the device keeps nothing idle    turn 1 of two sets, then turn 2 of     host memory
                                             the first set
 server 3   the same, started anew           turn 2 of the second set               disk
 server 4   cache off                        turn 2 of all                          recomputation
+
+The pause after each answer is what a person needs to read it; the server begins the next turn meanwhile (docs/kv-cache.md).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ NUM_HISTORY_TOKENS = 1000
 NUM_ANSWER_TOKENS = 8
 GOALS = {"device": 0.025, "host": 0.03, "disk": 0.05}
 DISK_BYTES = 2 << 30
+PAUSE_S = 1.5
 _QUESTION = "Go on."
 
 
@@ -81,11 +84,12 @@ def _measure(
 
 
 async def _both_turns(url: str, chats: list[Body]) -> tuple[list[Body], list[Answer]]:
-    """Turn 1 of each conversation and, at once, turn 2; returns what turn 2 starts from, and its answers."""
+    """Turn 1 of each conversation and, after the pause, turn 2; returns what turn 2 starts from, and its answers."""
     turns, answers = [], []
     async with Client(url) as client:
         for chat in chats:
             turns.append(_answered(chat, _checked(await client.ask(chat))))
+            await asyncio.sleep(PAUSE_S)
             answers.append(_checked(await client.ask(_asking(turns[-1]))))
     return turns, answers
 
@@ -93,7 +97,10 @@ async def _both_turns(url: str, chats: list[Body]) -> tuple[list[Body], list[Ans
 async def _first_turns(url: str, chats: list[Body]) -> list[Body]:
     """Turn 1 of each; returns once all KV is on disk, too."""
     async with Client(url) as client:
-        turns = [_answered(chat, _checked(await client.ask(chat))) for chat in chats]
+        turns = []
+        for chat in chats:
+            turns.append(_answered(chat, _checked(await client.ask(chat))))
+            await asyncio.sleep(PAUSE_S)
         while not await _is_all_on_disk(client):  # noqa: ASYNC110 - there is nothing but asking
             await asyncio.sleep(0.05)
     return turns

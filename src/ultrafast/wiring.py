@@ -104,6 +104,7 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
         created_s=int(datetime.now(tz=UTC).timestamp()),
         defaults=_sampling_defaults(settings, vocab),
         prompts=_build_prompts(inputs, vocab),
+        begins_next_turns=settings.model.begins_next_turns,
         policies=dict(zip(tier_order(settings.tiers), tier_policies(settings.tiers), strict=True)),
     )
     dashboard = _build_dashboard(inputs, engine)
@@ -155,9 +156,10 @@ async def _lifespan(
     failure: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            starting = group.create_task(start(), name="engine-start")
+            tasks = [group.create_task(start(), name="engine-start"), group.create_task(service.run(), name="between-calls")]
             yield
-            starting.cancel()
+            for task in tasks:
+                task.cancel()
     except* UltrafastError as errors:
         failure = errors.exceptions[0]  # without the group's wrapping
     finally:

@@ -70,6 +70,10 @@ class ModelSettings(Section):
     pinned_prompts: tuple[str, ...] = Field(
         default=(), description="System prompts that are computed at the start and kept; `@FILE` reads one from a file."
     )
+    begins_next_turns: bool = Field(
+        default=True,
+        description="After an answer, while nobody calls, compute what the conversation's next prompt will begin with.",
+    )
     chat_template_file: str | None = Field(
         default=None, description="Jinja chat template to use instead of the one in the model file."
     )

@@ -121,6 +121,7 @@ class Request:
         output_tokens: tokens that were already produced and delivered before this submission (continuation).
         cache_salt: only requests with an equal salt may share cached KV (tenant isolation).
         is_pinned: its KV is kept for good: never evicted from host memory, and from the device only when nothing else is left.
+        is_internal: the server itself asks for it (a pinned prompt, a next turn begun ahead): it is no traffic.
         use_cache: False = neither read from nor leave anything in the prefix cache.
         is_admitted: it was admitted before (it comes again after a crash) and must not be refused now.
         had_place: it had a place before, and so no longer expires in the queue.
@@ -141,6 +142,7 @@ class Request:
     cache_salt: str = ""
     use_cache: bool = True
     is_pinned: bool = False
+    is_internal: bool = False
     slo: RequestSlo = TIER_SLO
     is_admitted: bool = False
     had_place: bool = False

@@ -82,7 +82,7 @@ class Steps:
         return round(queried), round(hit)
 
     def _on_finished(self, event: RequestFinished, now: float) -> None:
-        if event.scheduled_s is not None:
+        if event.scheduled_s is not None and not event.is_internal:
             self._cache.add((event.num_prompt_tokens, event.num_cached_tokens), now)
 
     def _on_step(self, report: StepReport, stats: StepFinished, now: float) -> None:

@@ -62,6 +62,7 @@ class Ledger:
         """Take over a request. It is not sent yet."""
         assert request.request_id not in self._live, f"request id {request.request_id} is alive already"
         live = LiveRequest(request, stream, output_tokens=list(request.output_tokens))
+        stream.output_tokens = live.output_tokens
         self._live[request.request_id] = live
         self._num_unplaced[request.tier] += not request.is_inquiry
         self._unsent.append(live)

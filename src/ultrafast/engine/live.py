@@ -114,4 +114,5 @@ class LiveRequest:
             first_token_s=self.first_token_s,
             finished_s=at_s,
             error=error,
+            is_internal=self.request.is_internal,
         )

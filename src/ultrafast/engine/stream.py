@@ -7,7 +7,7 @@ batch; what waits is bounded by the request's own `max_tokens`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -26,6 +26,7 @@ class EngineStream:
             reader sleeps on. What it raises ends the reader's iteration.
         is_counted: set by a reader that may deliver less than it gets (stop strings): how many tokens the request had is what it
             says in `num_delivered` before it leaves.
+        output_tokens: what came so far, the owner's own list: to be read only.
         on_read: called once when the reader of an ended, counted request leaves.
     """
 
@@ -40,6 +41,7 @@ class EngineStream:
         "is_stopped",
         "num_delivered",
         "on_read",
+        "output_tokens",
         "request_id",
         "shortcut",
     )
@@ -55,6 +57,7 @@ class EngineStream:
         self.is_left = False
         self.is_counted = False
         self.num_delivered: int | None = None
+        self.output_tokens: Sequence[int] = ()
         self.on_read: Callable[[], None] | None = None
         self.shortcut: Callable[[Event], bool] | None = None
 

@@ -146,6 +146,9 @@ class Metrics:
         )
         self.interrupted_steps = self._counter("interrupted_steps", "Steps that were broken off for something more urgent.", [])
         self.lost_tokens = self._counter("lost_tokens", "Prompt tokens in them, which are computed again.", [])
+        self.ahead_tokens = self._counter(
+            "ahead_tokens", "Tokens computed before anybody asked: pinned prompts, and beginnings of next turns.", []
+        )
         self.kv_blocks = self._gauge("kv_blocks", f"KV blocks of {KV_BLOCK_TOKENS} tokens, by state.", ["level", "state"])
         self.kv_capacity = self._gauge("kv_capacity_blocks", f"All KV blocks of {KV_BLOCK_TOKENS} tokens.", ["level"])
         self.prefix_queries = self._counter(

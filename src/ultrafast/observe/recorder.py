@@ -155,6 +155,9 @@ class Recorder:
                 do(*arguments)
 
     def _on_finished(self, event: RequestFinished) -> None:
+        if event.is_internal:
+            self.metrics.ahead_tokens.inc(event.num_computed_tokens)
+            return
         self._prompt_tokens[event.tier].inc(event.num_prompt_tokens)
         self._pauses[event.tier].inc(event.num_pauses)
         if event.drop_reason is not None:

@@ -215,4 +215,5 @@ class LiveRequest:
             num_pauses=self.num_pauses,
             drop_reason=drop_reason,
             retry_after_s=retry_after_s,
+            is_internal=self.request.is_internal,
         )

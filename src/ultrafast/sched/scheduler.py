@@ -263,7 +263,7 @@ class Scheduler:
             live.serve_in(verdict.tier, tiers[rank], rank)
         state.waiting.push(live)
         state.restorer.prefetch(live, now)
-        if not (live.request.had_place or live.request.is_pinned):
+        if not (live.request.had_place or live.request.is_internal):
             ttl_s = tiers[live.rank].queue_ttl_s
             own_s = live.request.slo.queue_ttl_s
             state.deadlines.push(live, live.request.arrival_s + (ttl_s if own_s is None else min(ttl_s, own_s)))

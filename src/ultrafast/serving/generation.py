@@ -171,6 +171,13 @@ class Generation:
         """Return all events of a call that asks for no output."""
         return [*self._started(), *(ChoiceFinished(choice.index, "length") for choice in self._choices), self.completed()]
 
+    @property
+    def answer_tokens(self) -> Sequence[int] | None:
+        """The tokens whose text is the answer; None where there are several, or the text was cut or read as something else."""
+        choice = self._choices[0]
+        is_whole = len(self._choices) == 1 and choice.is_verbatim
+        return self._streams[0].output_tokens if is_whole else None
+
     def completed(self) -> Completed:
         """Return the last event."""
         self._account.ended(self._clock())

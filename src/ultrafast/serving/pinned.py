@@ -10,9 +10,7 @@ from collections.abc import Iterable
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import UltrafastError
-from ultrafast.core.request import Request, SamplingParams
-from ultrafast.core.tiers import ServiceTier
-from ultrafast.kv.prefix import common_prefix
+from ultrafast.serving.beginnings import before_next_user, prefill_request
 from ultrafast.serving.ports import EnginePort
 from ultrafast.serving.prompts import Conversation
 from ultrafast.serving.service import Service
@@ -31,7 +29,8 @@ async def compute_pinned(
     num_tokens, spaces = 0, list(namespaces)
     for index, prompt in enumerate(prompts):
         try:
-            tokens = await _beginning(service, prompt)
+            system = [{"role": "system", "content": prompt}]
+            tokens = await before_next_user(service.tokenize_chat, Conversation(system, []))
             for namespace in spaces:
                 await _compute(engine, f"pinned:{index}:{namespace}", tokens, namespace, clock())
             num_tokens += len(tokens)
@@ -40,20 +39,8 @@ async def compute_pinned(
     return num_tokens
 
 
-async def _beginning(service: Service, prompt: str) -> list[int]:
-    both = [
-        await service.tokenize_chat(Conversation([{"role": "system", "content": prompt}, {"role": "user", "content": text}], []))
-        for text in ("a", "b")
-    ]
-    return both[0][: common_prefix(both[0], 0, both[1], 0, len(both[0]))]
-
-
 async def _compute(engine: EnginePort, request_id: str, tokens: list[int], namespace: str, now: float) -> None:
-    params = SamplingParams(temperature=0.0, max_tokens=1)
-    request = Request(
-        request_id, tuple(tokens), params, ServiceTier.FLEX, now, cache_salt=namespace, is_pinned=True, is_admitted=True
-    )
-    stream = engine.submit(request)
+    stream = engine.submit(prefill_request(request_id, tokens, namespace, now, is_pinned=True))
     try:
         async for _ in stream:
             pass

@@ -50,6 +50,7 @@ class EngineStream(Protocol):
 
     Attributes:
         shortcut: shown an event that comes while the reader waits for one; True = dealt with, the reader does not get it.
+        output_tokens: every token that came so far; to be read only.
         is_counted: set it when fewer tokens may be delivered than come; `num_delivered` then says how many, before the end.
     """
 
@@ -57,6 +58,9 @@ class EngineStream(Protocol):
     num_delivered: int | None
 
     shortcut: Callable[[Event], bool] | None
+
+    @property
+    def output_tokens(self) -> Sequence[int]: ...
 
     def __aiter__(self) -> AsyncIterator[tuple[Event, ...]]: ...
 

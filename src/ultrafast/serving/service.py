@@ -24,6 +24,7 @@ from ultrafast.serving.inquiry import inquire
 from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.limits import check_sequences_fit, check_text_fits, check_token_ids, longest_piece_bytes, output_limit
 from ultrafast.serving.merge import MergedStreams
+from ultrafast.serving.next_turn import NextTurns
 from ultrafast.serving.ports import EnginePort, Tokenizer
 from ultrafast.serving.prompts import Conversation, PromptBuilder
 from ultrafast.serving.sampling import SamplingDefaults, concrete_seed, sampling_params
@@ -72,11 +73,12 @@ class Service:
         template_source: str | None = None,
         prompts: PromptBuilder | None = None,
         policies: Mapping[ServiceTier, TierPolicy] | None = None,
+        begins_next_turns: bool = True,
         clock: Clock = time.monotonic,
     ) -> None:
         """`template_source` replaces the model's own chat template; `prompts` replaces the builder made of it and the tokenizer.
 
-        `policies`: the tiers' bounds; None = the defaults.
+        `policies`: the tiers' bounds; None = the defaults. `begins_next_turns`: see `next_turn`.
 
         Raises:
             ModelFileError: the chat template does not compile.
@@ -89,6 +91,8 @@ class Service:
         self._policies = policies or dict(zip(ServiceTier, DEFAULT_POLICIES, strict=True))
         self._clock = clock
         self._superseding = Superseding()
+        self._next_turns = NextTurns(engine, self.tokenize_chat, clock)
+        self._begins_next_turns = begins_next_turns
         self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="prompt")
         self._huge_worker = ThreadPoolExecutor(1, thread_name_prefix="huge-prompt")
         self.prompts = prompts or PromptBuilder(tokenizer, template_source)
@@ -149,6 +153,10 @@ class Service:
         spell = self._tokenizer.special_text
         pieces = self._tokenizer.pieces
         return b"".join([pieces[token] or spell(token).encode() for token in tokens]).decode("utf-8", "replace")
+
+    async def run(self) -> None:
+        """Do what is done between calls, until it is cancelled. Calls are served without it too."""
+        await self._next_turns.run()
 
     def close(self) -> None:
         """Stop the worker threads. No call may follow."""
@@ -246,7 +254,7 @@ class Service:
     ) -> AsyncGenerator[ServingEvent, None]:
         """The one generator between engine and edge; closing it aborts what still runs."""
         self._check_model(call.model)
-        with self._superseding.claim(call.options.supersede_key) as claim:
+        with self._next_turns.paused(), self._superseding.claim(call.options.supersede_key) as claim:
             await self._refuse_early(call)
             prepared = await prepare()
             claim.check()
@@ -264,7 +272,16 @@ class Service:
                         break
             if generation.num_open:
                 raise EngineFailedError("the engine ended a stream without saying why")
+            if self._begins_next_turns and isinstance(call, ChatCall):
+                self._note_next_turn(call, prepared, generation)
             yield generation.completed()
+
+    def _note_next_turn(self, call: ChatCall, prepared: PreparedCall, generation: Generation) -> None:
+        tokens = generation.answer_tokens
+        if tokens is None or not prepared.is_cached or prepared.is_deterministic:
+            return
+        conversation = Conversation(call.messages, call.tools, template_kwargs=call.template_kwargs)
+        self._next_turns.note(conversation, decode_tokens(tokens, self._tokenizer.pieces), prepared.cache_salt)
 
     async def _refuse_early(self, call: ChatCall | CompletionCall) -> None:
         """Refuse what has no room before the work on its prompt, which costs more than all else of a refusal.

@@ -81,6 +81,11 @@ class ChoiceStream:
     def is_stopped(self) -> bool:
         return self._stop is not None and self._stop.matched is not None
 
+    @property
+    def is_verbatim(self) -> bool:
+        """What was delivered is the text of all tokens: nothing cut off, nothing read as reasoning or a call."""
+        return self._reasoning is None and self._parser is None and not self.is_stopped
+
     def add(self, tokens: Sequence[TokenProduced]) -> Delta | None:
         """Take tokens that arrived together; return what they make visible, None when that is nothing yet."""
         if len(tokens) == 1:

@@ -107,7 +107,7 @@ def test_a_refusal_and_a_downgrade_say_so(opened, tmp_path):
 
 def test_what_is_no_traffic_is_not_logged(opened, tmp_path):
     log, counts = opened()
-    log.submitted(request("pinned", is_pinned=True))
+    log.submitted(request("pinned", is_internal=True))
     log.on_report(report(finished("pinned"), finished("unknown")))
     log.close()
     assert counts == {True: 0, False: 0}

@@ -69,8 +69,8 @@ class RequestLog:
         self._thread.start()
 
     def submitted(self, request: Request) -> None:
-        """A request was handed to the engine. Those of the server itself (pinned prompts) are not traffic."""
-        if not request.is_pinned:
+        """A request was handed to the engine. Those of the server itself are not traffic."""
+        if not request.is_internal:
             arrival = datetime.now(tz=UTC).timestamp() - (self._clock() - request.arrival_s)
             self._open[request.request_id] = (request, arrival)
 
