@@ -31,8 +31,8 @@ _log = logging.getLogger("ultrafast.server")
 
 IDLE_S = 0.5
 """Nobody calls for so long: scripts that go on at once are not held up, and people read longer."""
-MAX_TURNS = 16
-"""Of a burst of answers, the newest: each holds a conversation in memory."""
+MAX_TURNS = 8
+"""Of a burst of answers, the newest: each holds a conversation in memory, and the last of them waits for the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,8 @@ class Answered:
 
 
 class NextTurns:
-    """Used on one event loop. `IDLE_S` after the last call has ended, the turns noted since are begun, the newest first.
+    """Used on one event loop. `IDLE_S` after the last call has ended, the turns noted since are begun: the newest last, so that it is the
+    one which is left on the device.
 
     Args:
         tokenize: gives the tokens of a conversation, exactly as a call would send them.
@@ -91,7 +92,7 @@ class NextTurns:
             if not self._answered:
                 self._is_idle.clear()
                 continue
-            answered = self._answered[-1]
+            answered = self._answered[0]
             try:
                 is_done = await self._compute(answered)
             except UltrafastError as error:  # a template that wants no further turn, an engine that stops: nobody waits for it
