@@ -183,7 +183,7 @@ def test_a_flood_starves_nobody_when_no_more_may_be_paused_either(num_places: in
     """The tier that is owed a step has a paused one: it goes on, and the one that ran is paused for it."""
     simulation = _warmed(max_num_running=num_places, max_num_paused=num_places)
     names = _fill_with_flex(simulation, num_places, output=30)
-    flood = _Flood(simulation, 3 * num_places)
+    flood = _Flood(simulation, 3 * num_places, output=1000)
     flood.step()
     assert simulation.scheduler.num_paused == num_places, "all places and all paused slots are taken"
     flood.watch(*names)
