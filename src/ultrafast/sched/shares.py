@@ -2,13 +2,14 @@
 
 A tier that has work earns `min_share` of the time of each step and is charged for what it used of it. Once it has earned the cost
 of one item (a smallest prefill chunk), it is *due*: the next step carries one item of it whatever the slack of the others, and if
-all places are taken, the least urgent running request stands aside for that step.
+all places are taken, the least urgent running request stands aside for that step (`turns`).
 
     credit  ____/|____/|____/|__      earns while it gets less than its share, pays for each item
                  item  item  item
 
-Bound: while KV has room, a tier with work is in a step at least once in `item cost / min_share` seconds plus two steps. What a
-starved tier earned is kept for two items at most, so that it never comes back in a burst.
+Bound: a tier with work is in a step at least once in `item cost / min_share` seconds plus two steps, if KV has room for it or it
+has a sequence already; else once the running ones have given back what it needs (`turns`, `kept`). What a starved tier earned is
+kept for two items at most, so that it never comes back in a burst.
 """
 
 from __future__ import annotations
