@@ -125,8 +125,8 @@ LESS_URGENT = ("priority", "default", "flex")
 class _Flood:
     """Ultrafast work without an end; watches when the others are in a step."""
 
-    def __init__(self, simulation: Simulation, num_alive: int, *, prompt: int = 30, output: int = 40) -> None:
-        self.simulation = simulation
+    def __init__(self, simulation: Simulation, num_alive: int, *, prompt: int = 30, output: int = 40, spread: int = 0) -> None:
+        self.simulation, self.spread = simulation, spread
         self.num_alive, self.prompt, self.output = num_alive, prompt, output
         self.worked: dict[str, list[float]] = {}
         self.longest_s = 0.0
@@ -140,9 +140,10 @@ class _Flood:
         simulation = self.simulation
         self._alive = [name for name in self._alive if name not in simulation.finished]
         while len(self._alive) < self.num_alive:
-            name = f"ultra{next(self._count)}"
+            number = next(self._count)
+            name, output = f"ultra{number}", self.output + number * 37 % (self.spread + 1)
             self._alive.append(name)
-            simulation.add(make_request(name, self.prompt, self.output, tier=ULTRA, arrival_s=simulation.clock()))
+            simulation.add(make_request(name, self.prompt, output, tier=ULTRA, arrival_s=simulation.clock()))
         before_s = simulation.clock()
         plan = simulation.step()
         self.longest_s = max(self.longest_s, simulation.clock() - before_s)
@@ -245,6 +246,19 @@ def test_a_flood_that_fills_the_pool_starves_nobody(num_waiting: int) -> None:
     assert max(after - before for before, after in itertools.pairwise(times)) <= flood.bound_s(FLEX) + ultra_s
     for name in (*names, *more):
         simulation.check_output(name)
+
+
+def test_what_many_small_urgent_requests_give_back_adds_up_for_a_larger_one_that_is_owed() -> None:
+    """No single one frees enough, and the next one would take it at once."""
+    simulation = _warmed(kv_capacity_tokens=1600, max_request_tokens=1600, max_num_running=32, max_num_paused=32)
+    flood = _Flood(simulation, 48, prompt=10, output=30, spread=34)
+    for _ in range(40):
+        flood.step()
+    simulation.add(make_request("flex", 190, 4, tier=FLEX, arrival_s=simulation.clock()))
+    flood.watch("flex")
+    flood.run()
+    ultra_s = max(event.finished_s - event.scheduled_s for event in simulation.finished.values() if event.scheduled_s is not None)
+    assert flood.longest_wait_s("flex") <= flood.bound_s(FLEX) + ultra_s
 
 
 def test_a_large_request_of_a_starved_tier_is_not_paid_for_by_the_urgent() -> None:
