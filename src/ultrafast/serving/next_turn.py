@@ -44,8 +44,9 @@ class Answered:
 
 
 class NextTurns:
-    """Used on one event loop. `IDLE_S` after the last call has ended, the turns noted since are begun: the newest last, so that it is the
-    one which is left on the device.
+    """Used on one event loop.
+
+    `IDLE_S` after the last call has ended, the turns noted since are begun: the newest last, so that it stays on the device.
 
     Args:
         tokenize: gives the tokens of a conversation, exactly as a call would send them.
@@ -84,11 +85,6 @@ class NextTurns:
         """A call was answered with this text."""
         messages = [*conversation.messages, {"role": "assistant", "content": answer}]
         self._answered.append(Answered(replace(conversation, messages=messages), cache_salt))
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether turns are noted that have not been begun."""
-        return bool(self._answered)
 
     async def run(self) -> None:
         """Begin the turns whenever it is idle; until it is cancelled."""

@@ -158,11 +158,6 @@ class Service:
         """Do what is done between calls, until it is cancelled. Calls are served without it too."""
         await self._next_turns.run()
 
-    @property
-    def has_next_turns(self) -> bool:
-        """Whether beginnings of next turns are still to be computed."""
-        return self._next_turns.is_behind
-
     def close(self) -> None:
         """Stop the worker threads. No call may follow."""
         self._workers.shutdown(wait=True, cancel_futures=True)

@@ -15,6 +15,7 @@ import pytest_asyncio
 from ultrafast.core.errors import ContextLengthError
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.llama.vocab import Vocab
+from ultrafast.engine.messages import StepReport
 from ultrafast.engine.options import EngineOptions
 from ultrafast.serving.contract import (
     ChatCall,
@@ -144,11 +145,17 @@ async def test_the_next_turn_computes_only_what_the_user_says(service: Service) 
     options = GenerationOptions(temperature=0.0, max_tokens=12)
     answer = text(await collect(service.chat(ChatCall("t", "m", messages, options, time.monotonic()))))
     messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+    is_begun = asyncio.Event()
+
+    def on_report(report: StepReport) -> None:
+        if any(event.is_internal for event in report.finished):
+            is_begun.set()
+
+    service._engine.add_listener(on_report)  # type: ignore[attr-defined]
     async with asyncio.TaskGroup() as group:
         between_calls = group.create_task(service.run())
         async with asyncio.timeout(60):
-            while service.has_next_turns:
-                await asyncio.sleep(0.05)
+            await is_begun.wait()
         between_calls.cancel()
     events = await collect(service.chat(ChatCall("t", "m", messages, options, time.monotonic())))
     # What the user says, the end of the turn, and the header of the answer.
