@@ -78,6 +78,7 @@ class RequestFinished:
         drop_reason: after EXPIRE, and after REJECT for want of room or time.
         retry_after_s: with a drop_reason: when to come back, seconds; None = it would not help.
         num_pauses: how often it stood aside for more urgent requests, its KV kept.
+        num_recomputed_tokens: tokens computed again after a preemption, because their KV could not be kept anywhere.
     """
 
     request_id: str
@@ -100,6 +101,7 @@ class RequestFinished:
     retry_after_s: float | None = None
     error_code: str | None = None
     error_param: str | None = None
+    num_recomputed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
