@@ -44,7 +44,7 @@ class OtherModels:
         Raises:
             OSError: a folder cannot be listed, or a file not be deleted: the quota cannot be kept.
         """
-        if self.num_bytes > max_bytes or self._listed_s is None or now - self._listed_s > LOOK_AGAIN_S:
+        if self._listed_s is None or now - self._listed_s > LOOK_AGAIN_S:
             self._list()
             self._listed_s = now
         num_deleted = 0
