@@ -53,6 +53,8 @@ def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: flo
             if len(drawn) > 1:
                 tokens += item.drafts[: len(drawn) - 1]
             state.ledger.extend(sequence, tokens)
+            if live.num_computed < live.num_once:
+                live.num_recomputed += min(len(tokens), live.num_once - live.num_computed)
             live.num_computed += len(tokens)
             live.total_computed += len(tokens)
             live.last_run_s = now

@@ -98,6 +98,12 @@ def test_notes_are_bounded_and_none_is_lost_when_nobody_reads() -> None:
     assert not recorder._notes
 
 
+def test_tokens_that_were_computed_again() -> None:
+    value = recorded(StepReport(finished=[replace(FINISHED, num_preemptions=1, num_recomputed_tokens=70), FINISHED]))
+    assert value("recomputed_tokens_total", tier="flex") == 70
+    assert value("recomputed_tokens_total", tier="default") == 0
+
+
 def test_a_request_that_was_never_scheduled_has_no_times() -> None:
     value = recorded(StepReport(finished=[replace(FINISHED, scheduled_s=None, first_token_s=None)]))
     assert value("queue_seconds_count", tier="flex") == 0
