@@ -1,7 +1,8 @@
 """The use cases of the server: chat, complete, tokenize, detokenize, list models.
 
 One call becomes one engine request per choice; their events become one stream of `ServingEvent`s. Runs on the event loop;
-prompts that take more than a moment are prepared on a few threads, the most urgent tier first. Leaving a stream aborts its requests.
+prompts that take more than a moment are prepared on a few threads, the most urgent tier first. Leaving a stream aborts
+its requests.
 """
 
 from __future__ import annotations
