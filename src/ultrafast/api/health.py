@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import msgspec
 
+from ultrafast.api.comeback import MIN_WAIT_S, comeback_s
 from ultrafast.api.context import EdgeContext
 from ultrafast.api.errors import Headers
 from ultrafast.api.exchange import Exchange
 from ultrafast.engine.health import EngineHealth, EngineState
 from ultrafast.observe.metrics import CONTENT_TYPE
 
-RETRY_AFTER_S = 1
 _HINTS = {
     "starting": "the model is loading; ask again",
     "restarting": "the engine is being replaced, its requests go on then; ask again",
@@ -64,7 +65,7 @@ class Health:
             health.last_step_age_s,
             _HINTS.get(reason),
         )
-        headers: Headers = [] if is_ready else [(b"retry-after", b"%d" % RETRY_AFTER_S)]
+        headers: Headers = [] if is_ready else [(b"retry-after", b"%d" % math.ceil(comeback_s(health.ready_in_s or MIN_WAIT_S)))]
         await exchange.respond(200 if is_ready else 503, headers, msgspec.json.encode(answer))
 
     async def metrics(self, exchange: Exchange) -> None:

@@ -49,14 +49,14 @@ OPERATIONS = (
     _Operation("get", "/health/live", "The process runs", "application/json", needs_key=False),
     _Operation("get", "/health/ready", "New requests will be served; else 503 with the reason", Readiness, needs_key=False),
     _Operation("get", "/metrics", "Metrics in Prometheus' text format", "text/plain", errors=(401,)),
-    _Operation("get", "/admin/cache", "KV outside the device, by level", CacheView, errors=(401,)),
+    _Operation("get", "/admin/cache", "KV by level", CacheView, errors=(401,)),
     _Operation(
         "post",
         "/admin/cache/clear",
         "Forget all KV that no running request needs",
         ClearAnswer,
         ClearRequest,
-        errors=_POST_ERRORS,
+        errors=(*_POST_ERRORS, 403),
         needs_body=False,
     ),
 )
