@@ -180,6 +180,9 @@ class FakeService:
             raise InvalidRequestError("tokens: out of range", param="tokens")
         return bytes(tokens).decode("utf-8", "replace")
 
+    async def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        return [await self.detokenize([token]) for token in tokens]
+
     async def _play(self, call: Call) -> AsyncGenerator[ServingEvent, None]:
         if call.model not in self.scripts:
             raise ModelNotFoundError(f"the model {call.model!r} is not served here", param="model")

@@ -12,6 +12,7 @@ from tests.component.api.edge import HELLO, client, make
 from tests.component.api.fake_service import failing, health, playing
 
 from ultrafast.api.auth import ApiKeys
+from ultrafast.api.completion_fields import MAX_DETOKENIZE_TOKENS
 from ultrafast.core.errors import (
     ContextLengthError,
     EngineFailedError,
@@ -159,6 +160,12 @@ async def test_known_parameters_that_we_lack_are_never_ignored(name: str, asking
 async def test_wrong_completion_fields(change: dict[str, Any], param: str) -> None:
     error = (await post({"model": "m", "prompt": "x"} | change, "/v1/completions")).json()["error"]
     assert error["param"] == param
+
+
+async def test_more_token_ids_than_any_text_has_are_refused() -> None:
+    error = (await post({"tokens": [1] * (MAX_DETOKENIZE_TOKENS + 1)}, "/detokenize")).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", "tokens")
+    assert str(MAX_DETOKENIZE_TOKENS) in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -469,6 +476,8 @@ async def test_draining_refuses_and_says_so() -> None:
     setup = make()
     setup.lifecycle.begin_drain()
     async with client(setup) as http:
+        for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [97]})):
+            error_of(await http.post(path, json=body), 503, "shutting_down", "service_unavailable_error")
         error_of(await http.post(CHAT, json=HELLO), 503, "shutting_down", "service_unavailable_error")
         ready = await http.get("/health/ready")
         assert (ready.status_code, ready.json()["reason"]) == (503, "draining")
