@@ -206,7 +206,9 @@ class Generation:
             else:
                 silent_s = now - exchange.last_write_s
                 if silent_s >= interval_s:
-                    await self._write(PING)
+                    # A request without a place may still be refused: its status is not known yet.
+                    if self._lane.placed is not None or self.started is not None:
+                        await self._write(PING)
                     silent_s = 0.0
                 pause_s = min(interval_s - silent_s, stall_s / 4)
             await asyncio.sleep(pause_s)
@@ -281,17 +283,19 @@ class Generation:
         started = self.started
         requested = self._requested_tier or "auto"
         headers.append((b"x-ultrafast-tier-requested", requested.encode()))
-        if started is None:
-            return headers
-        timing = f"queue;dur={started.queue_s * 1000:.1f}, prefill;dur={started.prefill_s * 1000:.1f}"
+        served = started or self._lane.placed
+        assert served is not None, "nothing is sent before there is a place"
+        timing = f"queue;dur={served.queue_s * 1000:.1f}"
+        if started is not None:
+            timing += f", prefill;dur={started.prefill_s * 1000:.1f}"
         if self.completed is not None:
             if self._facts is not None and not self._facts.price.is_free:
                 headers.append((b"x-ultrafast-cost", f"{cost_of(self.completed.usage, self._facts.price):.10f}".encode()))
             timing += f", compute;dur={self.completed.timings.compute_s * 1000:.1f}, total;dur={elapsed_ms:.1f}"
         headers += [
             (b"server-timing", timing.encode()),
-            (b"x-ultrafast-tier-served", started.tier.encode()),
-            (b"x-ultrafast-tier-reason", started.tier_reason.encode()),
+            (b"x-ultrafast-tier-served", served.tier.encode()),
+            (b"x-ultrafast-tier-reason", served.tier_reason.encode()),
         ]
         return headers
 

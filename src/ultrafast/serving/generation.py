@@ -12,7 +12,7 @@ from ultrafast.core.events import DEAD_END, Event, RequestFinished, RequestSched
 from ultrafast.core.request import TIER_SLO, FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.accounting import CallAccount
-from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent
+from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, Placed, ServingEvent
 from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.ports import EnginePort, EngineStream
 from ultrafast.serving.refusals import dead_end, refusal
@@ -150,6 +150,7 @@ class Generation:
             elif isinstance(event, RequestScheduled):
                 self._account.scheduled(number, event)
                 self._note_tier(event)
+                self._note_place(event)
         if finished is not None:
             self._raise_failure(finished)
         if not tokens and finished is None:
@@ -198,6 +199,10 @@ class Generation:
         """A call is in the tier that one of its sequences was moved to."""
         if event.tier is not None and event.downgrade_reason is not None:
             self._tier, self._tier_reason = event.tier, event.downgrade_reason.value
+
+    def _note_place(self, event: RequestScheduled) -> None:
+        if self._lane is not None and self._lane.placed is None:
+            self._lane.placed = Placed(self._tier, self._tier_reason, max(0.0, event.at_s - self._call.arrival_s))
 
     def _started(self) -> list[ServingEvent]:
         self._is_started = True

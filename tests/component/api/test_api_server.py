@@ -11,16 +11,28 @@ from typing import Any
 import httpx
 import pytest
 from tests.component.api.edge import HELLO, Setup, listening, make, raw_request, until
-from tests.component.api.fake_service import FakeService, Gate, flooding, healthy, playing, speaking, started, waiting
+from tests.component.api.fake_service import (
+    PLACED,
+    FakeService,
+    Gate,
+    completed,
+    flooding,
+    healthy,
+    playing,
+    speaking,
+    started,
+    waiting,
+)
 
 from ultrafast.api.app import build_app
 from ultrafast.api.exchange import Exchange
 from ultrafast.api.protocol import MAX_HEADER_BYTES
 from ultrafast.config.settings import ServerSettings
 from ultrafast.core.clock import ManualClock
-from ultrafast.core.errors import EngineFailedError, OverloadedError
+from ultrafast.core.errors import EngineFailedError, InvalidRequestError, OverloadedError, UltrafastError, UnavailableError
 from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import Recorder
+from ultrafast.serving.contract import ChoiceFinished, Delta
 
 CHAT = "/v1/chat/completions"
 GOOD = json.dumps(HELLO).encode()
@@ -197,9 +209,9 @@ async def test_errors_after_a_ping_come_in_the_stream(error: Exception) -> None:
     gate = Gate()
 
     async def script(call: Any) -> Any:
+        yield PLACED
         await gate.wait()
         raise error
-        yield started(call)
 
     setup = make({"m": script}, keepalive_interval_s=0.02)
     async with listening(setup) as port:
@@ -208,6 +220,8 @@ async def test_errors_after_a_ping_come_in_the_stream(error: Exception) -> None:
         while ": ping" not in text:
             text += (await reader.read(4096)).decode()
         assert text.startswith("HTTP/1.1 200")
+        assert "server-timing: queue;dur=1.0\r\n" in text
+        assert "x-ultrafast-tier-served: default\r\n" in text
         gate.opened.set()
         while "[DONE]" not in text:
             text += (await reader.read(4096)).decode()
@@ -215,6 +229,59 @@ async def test_errors_after_a_ping_come_in_the_stream(error: Exception) -> None:
         assert json.loads(event.removeprefix("data: ").split("\n")[0])["error"]["message"]
         writer.close()
         await until(lambda: is_idle(setup))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OverloadedError("late", code="queue_timeout", retry_after_s=3), 429),
+        (UnavailableError("gone", retry_after_s=3), 503),
+        (InvalidRequestError("long"), 400),
+    ],
+)
+async def test_what_is_refused_after_a_long_wait_for_a_place_has_its_status(error: UltrafastError, status: int) -> None:
+    """No comment may come before there is a place: it would be the head of a success."""
+    gate = Gate()
+
+    async def script(call: Any) -> Any:
+        await gate.wait()
+        raise error
+        yield started(call)
+
+    setup = make({"m": script}, keepalive_interval_s=0.01)
+    async with listening(setup) as port, asyncio.TaskGroup() as group:
+        answer = group.create_task(post(port, STREAM))
+        await gate.entered.wait()
+        await asyncio.sleep(0.2)  # many intervals
+        gate.opened.set()
+        refused = await answer
+    assert refused.status_code == status
+    assert refused.headers.get("retry-after-ms") == (None if status == 400 else "3000")
+    assert ": ping" not in refused.text
+    assert refused.json()["error"]["code"] == error.code
+
+
+async def test_pings_begin_once_there_is_a_place() -> None:
+    in_queue, in_engine = Gate(), Gate()
+
+    async def script(call: Any) -> Any:
+        await in_queue.wait()
+        yield PLACED
+        await in_engine.wait()
+        yield started(call)
+        yield Delta(0, "x", num_tokens=1)
+        yield ChoiceFinished(0, "stop")
+        yield completed(1)
+
+    setup = make({"m": script}, keepalive_interval_s=0.01)
+    async with listening(setup) as port:
+        reader, writer = await raw_request(port, CHAT, STREAM)
+        await in_queue.entered.wait()
+        in_queue.opened.set()
+        assert b": ping" in await reader.readuntil(b": ping\n\n")
+        in_engine.opened.set()
+        assert b'"content":"x"' in await reader.readuntil(b"[DONE]")
+        writer.close()
 
 
 async def test_bodies_and_headers_that_never_come() -> None:
