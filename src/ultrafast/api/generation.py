@@ -78,7 +78,8 @@ class Generation:
             self.recorder.on_delta(delta.index, delta.num_tokens, self.exchange.clock())
             collector.delta(delta)
 
-        events = self._begin(DeltaLane(_always, collect))
+        self._lane = DeltaLane(_always, collect)
+        events = self._begin(self._lane)
         answer = self._collect(events, collect, collector)
         if self.exchange.interrupt_when_lost():
             error = await self._guard(events, answer)
@@ -207,7 +208,7 @@ class Generation:
                 silent_s = now - exchange.last_write_s
                 if silent_s >= interval_s:
                     # A request without a place may still be refused: its status is not known yet.
-                    if self._lane.placed is not None or self.started is not None:
+                    if self.is_placed:
                         await self._write(PING)
                     silent_s = 0.0
                 pause_s = min(interval_s - silent_s, stall_s / 4)
@@ -226,6 +227,11 @@ class Generation:
         return text.encode()
 
     # -- both
+
+    @property
+    def is_placed(self) -> bool:
+        """The engine has given the call a place: it is not refused any more."""
+        return self._lane.placed is not None or self.started is not None
 
     def parts(self, now: float) -> LatencyParts | None:
         """The time until `now` in its four parts; None while serving goes on."""

@@ -63,10 +63,10 @@ def speaking(*texts: str, reason: str = "stop") -> Script:
     return script
 
 
-def playing(*events: ServingEvent | Exception) -> Script:
+def playing(*events: ServingEvent | Placed | Exception) -> Script:
     """Yield the events; raise what is an exception."""
 
-    async def script(_: Call) -> AsyncGenerator[ServingEvent, None]:
+    async def script(_: Call) -> AsyncGenerator[ServingEvent | Placed, None]:
         for event in events:
             if isinstance(event, Exception):
                 raise event

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 from tests.component.api.edge import HELLO, client, make
-from tests.component.api.fake_service import failing, health, playing
+from tests.component.api.fake_service import PLACED, failing, health, playing
 
 from ultrafast.api.auth import ApiKeys
 from ultrafast.api.completion_fields import MAX_DETOKENIZE_TOKENS
@@ -481,6 +481,18 @@ async def test_draining_refuses_and_says_so() -> None:
         error_of(await http.post(CHAT, json=HELLO), 503, "shutting_down", "service_unavailable_error")
         ready = await http.get("/health/ready")
         assert (ready.status_code, ready.json()["reason"]) == (503, "draining")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("error", [UnavailableError("cut", code="shutting_down"), InvalidRequestError("x", code="output_stuck")])
+@pytest.mark.parametrize("after", ["nothing", "place", "token"])
+async def test_what_breaks_off_in_the_engine_has_failed_and_was_not_refused(
+    after: str, error: UltrafastError, is_stream: bool
+) -> None:
+    script = {"nothing": playing(error), "place": playing(PLACED, error), "token": failing(error, 1)}[after]
+    setup = make({"m": script})
+    await post({**HELLO, "stream": is_stream}, setup=setup)
+    assert setup.sample("ultrafast_requests_total", tier="default", outcome="failed") == (after != "nothing")
 
 
 async def test_rejections_and_failures_are_counted() -> None:
