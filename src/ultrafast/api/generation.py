@@ -216,15 +216,16 @@ class Generation:
 
     def _last_timing(self) -> bytes:
         """What the headers of a stream came too early for, as a comment: no client trips over it, and ours read it."""
-        now = self.exchange.clock()
+        return f": server-timing {self._timing(self.exchange.clock())}\n\n".encode()
+
+    def _timing(self, now: float) -> str:
         parts = self.parts(now)
         assert parts is not None, "serving ends with Completed"
         total_s = now - self.exchange.arrival_s
-        text = (
-            f": server-timing network;dur={parts.network_s * 1000:.1f}, queue;dur={parts.queue_s * 1000:.1f}, "
-            f"compute;dur={parts.compute_s * 1000:.1f}, total;dur={total_s * 1000:.1f}\n\n"
+        return (
+            f"network;dur={parts.network_s * 1000:.1f}, queue;dur={parts.queue_s * 1000:.1f}, "
+            f"compute;dur={parts.compute_s * 1000:.1f}, output;dur={parts.output_s * 1000:.1f}, total;dur={total_s * 1000:.1f}"
         )
-        return text.encode()
 
     # -- both
 
@@ -284,20 +285,18 @@ class Generation:
 
     def _headers(self) -> Headers:
         exchange = self.exchange
-        elapsed_ms = (exchange.clock() - exchange.arrival_s) * 1000
-        headers: Headers = [(b"openai-processing-ms", b"%d" % round(elapsed_ms))]
+        now = exchange.clock()
+        headers: Headers = [(b"openai-processing-ms", exchange.processing_ms(now))]
         started = self.started
         requested = self._requested_tier or "auto"
         headers.append((b"x-ultrafast-tier-requested", requested.encode()))
         served = started or self._lane.placed
         assert served is not None, "nothing is sent before there is a place"
-        timing = f"queue;dur={served.queue_s * 1000:.1f}"
+        timing = f"queue;dur={served.queue_s * 1000:.1f}" if self.completed is None else self._timing(now)
         if started is not None:
             timing += f", prefill;dur={started.prefill_s * 1000:.1f}"
-        if self.completed is not None:
-            if self._facts is not None and not self._facts.price.is_free:
-                headers.append((b"x-ultrafast-cost", f"{cost_of(self.completed.usage, self._facts.price):.10f}".encode()))
-            timing += f", compute;dur={self.completed.timings.compute_s * 1000:.1f}, total;dur={elapsed_ms:.1f}"
+        if self.completed is not None and self._facts is not None and not self._facts.price.is_free:
+            headers.append((b"x-ultrafast-cost", f"{cost_of(self.completed.usage, self._facts.price):.10f}".encode()))
         headers += [
             (b"server-timing", timing.encode()),
             (b"x-ultrafast-tier-served", served.tier.encode()),

@@ -64,7 +64,9 @@ class Health:
             health.last_step_age_s,
             _HINTS.get(reason),
         )
-        headers: Headers = [] if is_ready else [(b"retry-after", b"%d" % RETRY_AFTER_S)]
+        headers: Headers = []
+        if not is_ready:
+            headers = [(b"retry-after", b"%d" % RETRY_AFTER_S), (b"retry-after-ms", b"%d" % (RETRY_AFTER_S * 1000))]
         await exchange.respond(200 if is_ready else 503, headers, msgspec.json.encode(answer))
 
     async def metrics(self, exchange: Exchange) -> None:

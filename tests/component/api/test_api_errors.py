@@ -44,6 +44,8 @@ def error_of(answer: httpx.Response, status: int, code: str, kind: str = "invali
     assert isinstance(error, dict)
     assert (error["type"], error["code"]) == (kind, code)
     assert error["request_id"] == answer.headers["x-request-id"]
+    assert answer.headers["openai-processing-ms"].isdigit()
+    assert answer.headers["cache-control"] == "no-store"
     assert error["message"]
     return error
 
@@ -449,7 +451,7 @@ async def test_readiness(engine: Any, status: int, reason: str) -> None:
     async with client(make(engine_health=lambda: engine)) as http:
         answer = await http.get("/health/ready")
         assert (answer.status_code, answer.json()["reason"]) == (status, reason)
-        assert ("retry-after" in answer.headers) == (status == 503)
+        assert ("retry-after" in answer.headers) == ("retry-after-ms" in answer.headers) == (status == 503)
         assert bool(answer.json()["hint"]) == (status == 503)
         assert (await http.get("/health/live")).status_code == 200
 

@@ -175,11 +175,16 @@ async def test_reading_and_blocked_writes_are_the_network_part() -> None:
         clock.advance(4)
         return {"type": "http.request", "body": piece, "more_body": False}
 
-    async def send(_: Any) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
         clock.advance(1)
 
     headers = [(b"content-length", b"1")]
     await app({"type": "http", "method": "POST", "path": CHAT, "headers": headers}, receive, send)
+    last = sent[-1]["body"].decode()
+    assert "network;dur=8000.0, queue;dur=0.0, compute;dur=0.0, output;dur=0.0, total;dur=8000.0\n" in last
     labels = {"tier": "default", "part": "network"}
     # 4 s for the body; 1 s each for start, two deltas, finish, [DONE].
     assert metrics.registry.get_sample_value("ultrafast_latency_part_seconds_sum", labels) == 9
@@ -320,7 +325,7 @@ async def everything(port: int, *pieces: bytes) -> bytes:
     return answer
 
 
-def refusal_of(answer: bytes, status: int, code: str) -> str:
+def refusal_of(answer: bytes, status: int, code: str, request_id: str = "req_") -> str:
     """Check that the last answer is this refusal in the shape of every error; return its request id."""
     last = answer[answer.rindex(b"HTTP/1.1 ") :]
     headers, _, body = last.partition(b"\r\n\r\n")
@@ -328,7 +333,7 @@ def refusal_of(answer: bytes, status: int, code: str) -> str:
     error = json.loads(body)["error"]
     assert (error["code"], error["type"]) == (code, "invalid_request_error")
     assert b"connection: close" in headers
-    assert error["request_id"].startswith("req_")
+    assert error["request_id"].startswith(request_id)
     assert f"x-request-id: {error['request_id']}".encode() in headers
     return str(error["request_id"])
 
@@ -405,6 +410,29 @@ async def test_an_offer_to_upgrade_is_not_taken_and_the_body_is_read(offer: str,
     assert b"Hello world" in answer
     assert b'{"status":"live"}' in answer
     assert [call.messages for call in setup.service.calls] == [HELLO["messages"]]  # type: ignore[union-attr]
+
+
+ID = "x-request-id: mine 7\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code", "request_id"),
+    [
+        (head(ID + "transfer-encoding: chunked\r\n") + b"zz\r\n", 400, "invalid_http", "mine 7"),
+        (head(ID + "x: " + "a" * MAX_HEADER_BYTES + "\r\n"), 431, "headers_too_large", "mine 7"),
+        (head(ID, "GET", "/" + "a" * MAX_HEADER_BYTES), 431, "headers_too_large", "mine 7"),
+        (f"GET / HTTP/1.1\r\n{ID}x: y\r\nno colon\r\n\r\n".encode(), 400, "invalid_http", "mine 7"),
+        (head(ID, "GET", "/health/live") + b"NONSENSE\r\n\r\n", 400, "invalid_http", "req_"),
+        (head(ID, "GET", "/health/live") + b"\x16\x03\x01\r\n\r\n", 400, "invalid_http", "req_"),
+    ],
+)
+async def test_a_refusal_names_the_clients_request_as_far_as_it_was_read(
+    request_bytes: bytes, status: int, code: str, request_id: str
+) -> None:
+    async with listening(make()) as port:
+        answer = await everything(port, request_bytes)
+    assert refusal_of(answer, status, code, request_id)
+    assert b"cache-control: no-store\r\n" in answer[answer.rindex(b"HTTP/1.1 ") :]
 
 
 @pytest.mark.parametrize("offer", UPGRADES, ids=["h2c", "websocket"])
