@@ -26,8 +26,7 @@ class PreparedCall:
 
     Attributes:
         prompts: token ids of each prompt.
-        params: parameters of each prompt's choices; choice i draws with `params.seed + i`. An output limit of 0 asks for no
-            engine at all.
+        params: parameters of each prompt's choices; choice i draws with `params.seed + i`.
         echoes: prompt texts to repeat in front of the output; empty for none.
     """
 
@@ -167,10 +166,6 @@ class Generation:
         if delta is not None:
             lane.take(delta)
         return True
-
-    def without_engine(self) -> list[ServingEvent]:
-        """Return all events of a call that asks for no output."""
-        return [*self._started(), *(ChoiceFinished(choice.index, "length") for choice in self._choices), self.completed()]
 
     @property
     def answer_tokens(self) -> Sequence[int] | None:

@@ -273,10 +273,6 @@ class Service:
             prepared = await prepare()
             claim.check()
             generation = Generation(prepared, self._engine, self._clock, claim, lane)
-            if prepared.params[0].max_tokens == 0:
-                for event in generation.without_engine():
-                    yield event
-                return
             merged = MergedStreams(generation.submit())
             async with merged as batches:
                 async for batch in batches:

@@ -343,15 +343,6 @@ async def test_echo(make: Any) -> None:
     assert [texts(events, index) for index in range(2)] == ["user\nHello"] * 2
 
 
-async def test_echo_without_output_needs_no_engine(make: Any) -> None:
-    world = make()
-    events = await collect(world.complete("user\n", echo=True, max_tokens=0))
-    assert texts(events) == "user\n"
-    assert ChoiceFinished(0, "length") in events
-    assert isinstance(events[-1], Completed)
-    assert not world.engine.streams
-
-
 @pytest.mark.parametrize(
     ("prompt", "options", "param"),
     [
