@@ -11,6 +11,8 @@ from ultrafast.api.chat_fields import Message, Tool
 from ultrafast.api.fields import MAX_LOGPROBS, MAX_MESSAGES, MAX_PROMPTS, Choices, GenerationRequest, TokenId
 
 Tokens = Annotated[list[TokenId], Meta(min_length=1)]
+MAX_DETOKENIZE_TOKENS = 1024 * 1024
+"""As many as the longest text that is tokenised has characters."""
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -38,7 +40,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """Token ids to text."""
 
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_DETOKENIZE_TOKENS)]
     model: str | None = None
 
 

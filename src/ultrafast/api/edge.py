@@ -93,6 +93,7 @@ class Edge:
             await exchange.abort_connection()
             return
         headers = error_headers(error)
+        headers.append((b"openai-processing-ms", exchange.processing_ms(exchange.clock())))
         linger = None
         if _has_unread_body(exchange):
             linger = None if b"expect" in exchange.headers else lambda: discard_body(exchange)

@@ -120,7 +120,7 @@ class Exchange:
         self.connection = connection
         self.arrival_s = connection.arrival_s if connection else clock()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.request_id = _request_id(self.headers.get(b"x-request-id"))
+        self.request_id = request_id_of(self.headers.get(b"x-request-id"))
         self.route = "unmatched"
         self.status = 0
         self.error_code: str | None = None
@@ -140,6 +140,10 @@ class Exchange:
         self._send = send
         self.direct: DirectWriter | None = connection.writer if connection else None
         self._timeout: asyncio.Timeout | None = None
+
+    def processing_ms(self, now: float) -> bytes:
+        """Return how long it took until `now`, as the header `openai-processing-ms` says it."""
+        return b"%d" % round((now - self.arrival_s) * 1000)
 
     # -- reading
 
@@ -320,7 +324,8 @@ def new_request_id() -> str:
     return f"req_{os.urandom(16).hex()}"
 
 
-def _request_id(given: bytes | None) -> str:
+def request_id_of(given: bytes | None) -> str:
+    """Return the client's `x-request-id` if it is a sane one, else one of ours."""
     if given is None:
         return new_request_id()
     text = given.decode("latin-1")

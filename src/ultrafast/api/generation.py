@@ -79,7 +79,8 @@ class Generation:
             self.recorder.on_delta(delta.index, delta.num_tokens, self.exchange.clock())
             collector.delta(delta)
 
-        events = self._begin(DeltaLane(_always, collect))
+        self._lane = DeltaLane(_always, collect)
+        events = self._begin(self._lane)
         answer = self._collect(events, collect, collector)
         if self.exchange.interrupt_when_lost():
             error = await self._guard(events, answer)
@@ -208,24 +209,32 @@ class Generation:
             else:
                 silent_s = now - exchange.last_write_s
                 if silent_s >= interval_s:
-                    await self._write(PING)
+                    # A request without a place may still be refused: its status is not known yet.
+                    if self.is_placed:
+                        await self._write(PING)
                     silent_s = 0.0
                 pause_s = min(interval_s - silent_s, stall_s / 4)
             await asyncio.sleep(pause_s)
 
     def _last_timing(self) -> bytes:
         """What the headers of a stream came too early for, as a comment: no client trips over it, and ours read it."""
-        now = self.exchange.clock()
+        return f": server-timing {self._timing(self.exchange.clock())}\n\n".encode()
+
+    def _timing(self, now: float) -> str:
         parts = self.parts(now)
         assert parts is not None, "serving ends with Completed"
         total_s = now - self.exchange.arrival_s
-        text = (
-            f": server-timing network;dur={parts.network_s * 1000:.1f}, queue;dur={parts.queue_s * 1000:.1f}, "
-            f"compute;dur={parts.compute_s * 1000:.1f}, total;dur={total_s * 1000:.1f}\n\n"
+        return (
+            f"network;dur={parts.network_s * 1000:.1f}, queue;dur={parts.queue_s * 1000:.1f}, "
+            f"compute;dur={parts.compute_s * 1000:.1f}, output;dur={parts.output_s * 1000:.1f}, total;dur={total_s * 1000:.1f}"
         )
-        return text.encode()
 
     # -- both
+
+    @property
+    def is_placed(self) -> bool:
+        """The engine has given the call a place: it is not refused any more."""
+        return self._lane.placed is not None or self.started is not None
 
     def parts(self, now: float) -> LatencyParts | None:
         """The time until `now` in its four parts; None while serving goes on."""
@@ -278,22 +287,22 @@ class Generation:
 
     def _headers(self) -> Headers:
         exchange = self.exchange
-        elapsed_ms = (exchange.clock() - exchange.arrival_s) * 1000
-        headers: Headers = [(b"openai-processing-ms", b"%d" % round(elapsed_ms))]
+        now = exchange.clock()
+        headers: Headers = [(b"openai-processing-ms", exchange.processing_ms(now))]
         started = self.started
         requested = self._requested_tier or "auto"
         headers.append((b"x-ultrafast-tier-requested", requested.encode()))
-        if started is None:
-            return headers
-        timing = f"queue;dur={started.queue_s * 1000:.1f}, prefill;dur={started.prefill_s * 1000:.1f}"
-        if self.completed is not None:
-            if self._facts is not None and not self._facts.price.is_free:
-                headers.append((b"x-ultrafast-cost", f"{cost_of(self.completed.usage, self._facts.price):.10f}".encode()))
-            timing += f", compute;dur={self.completed.timings.compute_s * 1000:.1f}, total;dur={elapsed_ms:.1f}"
+        served = started or self._lane.placed
+        assert served is not None, "nothing is sent before there is a place"
+        timing = f"queue;dur={served.queue_s * 1000:.1f}" if self.completed is None else self._timing(now)
+        if started is not None:
+            timing += f", prefill;dur={started.prefill_s * 1000:.1f}"
+        if self.completed is not None and self._facts is not None and not self._facts.price.is_free:
+            headers.append((b"x-ultrafast-cost", f"{cost_of(self.completed.usage, self._facts.price):.10f}".encode()))
         headers += [
             (b"server-timing", timing.encode()),
-            (b"x-ultrafast-tier-served", started.tier.encode()),
-            (b"x-ultrafast-tier-reason", started.tier_reason.encode()),
+            (b"x-ultrafast-tier-served", served.tier.encode()),
+            (b"x-ultrafast-tier-reason", served.tier_reason.encode()),
         ]
         return headers
 

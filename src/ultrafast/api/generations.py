@@ -135,9 +135,9 @@ class Generations:
                     await generation.run_whole(kind.build)
                 outcome = Outcome.COMPLETED
             except StreamFailedError as failed:
-                outcome = _outcome(failed.__cause__)
+                outcome = _outcome(failed.__cause__, generation)
             except (UltrafastError, ClientGoneError) as error:
-                outcome = _outcome(error)
+                outcome = _outcome(error, generation)
                 raise
             finally:
                 now = exchange.clock()
@@ -225,11 +225,13 @@ def _invalid(param: str, message: str) -> ApiError:
     return ApiError(400, "invalid_value", message, param=param)
 
 
-def _outcome(error: BaseException | None) -> Outcome:
+def _outcome(error: BaseException | None, generation: Generation) -> Outcome:
     if isinstance(error, ClientGoneError | SupersededError):
         return Outcome.ABORTED
     if isinstance(error, UltrafastError) and error.code in EXPIRED_CODES:
         return Outcome.EXPIRED
+    if generation.is_placed:
+        return Outcome.FAILED  # whatever its class: nobody refused it
     if isinstance(error, InvalidRequestError | ModelNotFoundError | OverloadedError | UnavailableError):
         return Outcome.REJECTED
     return Outcome.FAILED

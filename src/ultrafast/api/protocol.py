@@ -20,7 +20,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from ultrafast.api.errors import ApiError, Headers, error_body, status_phrase
-from ultrafast.api.exchange import CONNECTION_KEY, Connection, new_request_id
+from ultrafast.api.exchange import CONNECTION_KEY, Connection, request_id_of
 from ultrafast.engine.prompt_write import prompt_writer
 from ultrafast.observe.logs import log_fields
 
@@ -57,6 +57,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._active: RequestResponseCycle | None = None
         self._upgrade_head: bytes | None = None
         self._refusal: ApiError | None = None
+        self._refused_id = ""
         self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -119,12 +120,12 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_header_timer()
-        self._is_in_headers = False
         num_bytes = len(self.url)
         for name, value in self.headers:
             num_bytes += len(name) + len(value) + 4
         self._num_header_bytes = num_bytes
         self._check_header_bytes()
+        self._is_in_headers = False
         if self._refusal is not None:
             return
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
@@ -206,6 +207,9 @@ class EdgeProtocol(HttpToolsProtocol):
         """Answer what never becomes a request, and close. The first refusal stands; nothing is parsed after it."""
         if self._refusal is None:
             self._refusal = error
+            # Between two requests the headers at hand are those of the one before.
+            headers = dict(self.headers) if self._is_in_headers or self._is_in_body else {}
+            self._refused_id = request_id_of(headers.get(b"x-request-id"))
             self._stop_header_timer()
             self._refuse_in_turn()
 
@@ -216,11 +220,11 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         self._is_refused = True
         self._unset_keepalive_if_required()
-        error, request_id = self._refusal, new_request_id()
+        error, request_id = self._refusal, self._refused_id
         body = error_body(error, request_id)
         head = (
             f"HTTP/1.1 {error.status} {status_phrase(error.status)}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nx-request-id: {request_id}\r\nconnection: close\r\n\r\n"
+            f"content-length: {len(body)}\r\nx-request-id: {request_id}\r\ncache-control: no-store\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.write_eof()

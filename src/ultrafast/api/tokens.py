@@ -37,17 +37,19 @@ class Tokens:
 
     async def tokenize(self, exchange: Exchange) -> None:
         """Answer `POST /tokenize`."""
+        self._context.lifecycle.check()
         request, plain = await self._context.read(exchange, TokenizeRequest)
         if (request.prompt is None) == (request.messages is None):
             raise ApiError(400, "invalid_value", "Give either prompt or messages.", param="prompt")
         model = self._check_model(request.model)
         tokens = await self._tokens(request, plain)
-        names = [await self._context.service.detokenize([token]) for token in tokens] if request.return_token_strs else None
+        names = await self._context.service.token_texts(tokens) if request.return_token_strs else None
         answer = TokenizeResponse(len(tokens), model.facts.max_request_tokens, tokens, names)
         await exchange.respond(200, [], msgspec.json.encode(answer))
 
     async def detokenize(self, exchange: Exchange) -> None:
         """Answer `POST /detokenize`."""
+        self._context.lifecycle.check()
         request, _ = await self._context.read(exchange, DetokenizeRequest)
         self._check_model(request.model)
         text = await self._context.service.detokenize(request.tokens)

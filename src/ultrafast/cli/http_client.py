@@ -17,6 +17,8 @@ from ultrafast.core.errors import UltrafastError
 CONNECT_TIMEOUT_S = 10.0
 _SILENCE_TIMEOUT_S = 120.0
 """The server sends keep-alive comments much more often than that; longer silence means it is gone."""
+_QUEUE_TIMEOUT_S = 2 * 3600.0
+"""No comment comes before a request has its place in the engine; no tier waits for one so long by default."""
 
 
 class ServerError(UltrafastError):
@@ -67,7 +69,7 @@ class ServerClient:
             ServerError: no answer, an answer that is not 200, an error inside the stream, or a stream that just ends.
         """
         with closing(self._connect()) as connection:
-            response = self._send(connection, "POST", path, body)
+            response = self._send(connection, "POST", path, body, _QUEUE_TIMEOUT_S)
             for data in read_events(response):
                 if data == "[DONE]":
                     return
@@ -81,13 +83,23 @@ class ServerClient:
         kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
         return kind(self._netloc, timeout=CONNECT_TIMEOUT_S)
 
-    def _send(self, connection: http.client.HTTPConnection, method: str, path: str, body: Any) -> http.client.HTTPResponse:
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: Any,
+        head_timeout_s: float | None = None,
+    ) -> http.client.HTTPResponse:
+        """`head_timeout_s`: longest wait for the head of the answer, if it may be longer than all other silence."""
         data = json.dumps(body).encode() if body is not None else None
         try:
             connection.connect()
-            connection.sock.settimeout(_SILENCE_TIMEOUT_S)
+            sock = connection.sock
+            sock.settimeout(head_timeout_s or _SILENCE_TIMEOUT_S)
             connection.request(method, self._base_path + path, data, self._headers)
             response = connection.getresponse()
+            sock.settimeout(_SILENCE_TIMEOUT_S)
             if response.status != http.HTTPStatus.OK:
                 raise _as_error(_parse(response.read()), response.status)
         except (OSError, http.client.HTTPException) as error:

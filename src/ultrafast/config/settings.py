@@ -41,7 +41,9 @@ class ServerSettings(Section):
         default=False, description="With API keys set, show the dashboard's figures to callers without one too."
     )
     keepalive_interval_s: float = Field(
-        default=10.0, gt=0, description="A stream that is silent for so long gets a comment line."
+        default=10.0,
+        gt=0,
+        description="A stream of a request with a place in the engine that is silent for so long gets a comment line.",
     )
     write_stall_timeout_s: float = Field(
         default=30.0, gt=0, description="A client that takes nothing for so long is disconnected."

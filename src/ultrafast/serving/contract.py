@@ -106,6 +106,18 @@ class CompletionCall(msgspec.Struct, frozen=True):
     arrival_s: float
 
 
+class Placed(msgspec.Struct, frozen=True):
+    """The engine gave the call its (first) place: it is not refused any more. No event of the stream; see `DeltaLane.placed`.
+
+    Attributes:
+        tier, tier_reason, queue_s: as in `Started`.
+    """
+
+    tier: ServiceTier
+    tier_reason: str
+    queue_s: float
+
+
 class Started(msgspec.Struct, frozen=True):
     """The first token of the call is there.
 

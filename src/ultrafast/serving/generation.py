@@ -12,7 +12,7 @@ from ultrafast.core.events import DEAD_END, Event, RequestFinished, RequestSched
 from ultrafast.core.request import TIER_SLO, FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.accounting import CallAccount
-from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent
+from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, Placed, ServingEvent
 from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.ports import EnginePort, EngineStream
 from ultrafast.serving.refusals import dead_end, refusal
@@ -26,8 +26,7 @@ class PreparedCall:
 
     Attributes:
         prompts: token ids of each prompt.
-        params: parameters of each prompt's choices; choice i draws with `params.seed + i`. An output limit of 0 asks for no
-            engine at all.
+        params: parameters of each prompt's choices; choice i draws with `params.seed + i`.
         echoes: prompt texts to repeat in front of the output; empty for none.
     """
 
@@ -150,6 +149,7 @@ class Generation:
             elif isinstance(event, RequestScheduled):
                 self._account.scheduled(number, event)
                 self._note_tier(event)
+                self._note_place(event)
         if finished is not None:
             self._raise_failure(finished)
         if not tokens and finished is None:
@@ -166,10 +166,6 @@ class Generation:
         if delta is not None:
             lane.take(delta)
         return True
-
-    def without_engine(self) -> list[ServingEvent]:
-        """Return all events of a call that asks for no output."""
-        return [*self._started(), *(ChoiceFinished(choice.index, "length") for choice in self._choices), self.completed()]
 
     @property
     def answer_tokens(self) -> Sequence[int] | None:
@@ -198,6 +194,10 @@ class Generation:
         """A call is in the tier that one of its sequences was moved to."""
         if event.tier is not None and event.downgrade_reason is not None:
             self._tier, self._tier_reason = event.tier, event.downgrade_reason.value
+
+    def _note_place(self, event: RequestScheduled) -> None:
+        if self._lane is not None and self._lane.placed is None:
+            self._lane.placed = Placed(self._tier, self._tier_reason, max(0.0, event.at_s - self._call.arrival_s))
 
     def _started(self) -> list[ServingEvent]:
         self._is_started = True

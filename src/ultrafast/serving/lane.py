@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ultrafast.serving.contract import Delta
+from ultrafast.serving.contract import Delta, Placed
 
 
 class DeltaLane:
@@ -20,10 +20,12 @@ class DeltaLane:
     Attributes:
         is_open: whether a delta could be written at this moment without waiting. The maker may exchange it.
         take: writes it. May only be called at once after `is_open`; what it raises is raised to the reader.
+        placed: set by serving once the engine has given the call a place, which may be long before the first event.
     """
 
-    __slots__ = ("is_open", "take")
+    __slots__ = ("is_open", "placed", "take")
 
     def __init__(self, is_open: Callable[[], bool], take: Callable[[Delta], None]) -> None:
         self.is_open = is_open
         self.take = take
+        self.placed: Placed | None = None

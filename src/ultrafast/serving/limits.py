@@ -23,10 +23,18 @@ def check_text_fits(text: str, piece_bytes: int, max_request_tokens: int, param:
     Raises:
         ContextLengthError: even if each token stood for `piece_bytes` of it, the text would not fit.
     """
-    num_tokens = len(text.encode("utf-8", "replace")) // piece_bytes
+    check_length_fits(len(text.encode("utf-8", "replace")) // piece_bytes, max_request_tokens, param)
+
+
+def check_length_fits(num_tokens: int, max_request_tokens: int, param: str) -> None:
+    """Refuse a prompt of at least so many tokens before any work on them.
+
+    Raises:
+        ContextLengthError: it does not fit with even one token of output.
+    """
     if num_tokens >= max_request_tokens:
         raise ContextLengthError(
-            f"this model's maximum context length is {max_request_tokens} tokens, but the prompt has more than {num_tokens}",
+            f"this model's maximum context length is {max_request_tokens} tokens, but the prompt has at least {num_tokens}",
             param=param,
             hint="shorten the prompt",
         )
@@ -94,6 +102,8 @@ def check_token_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
     Raises:
         InvalidRequestError: an id is outside [0, vocab_size).
     """
+    if not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size):
+        return
     for token in tokens:
         if not 0 <= token < vocab_size:
             raise InvalidRequestError(f"{param}: token id {token} is not in [0, {vocab_size})", param=param)

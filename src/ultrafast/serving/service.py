@@ -21,7 +21,14 @@ from ultrafast.serving.detokenize import decode_tokens
 from ultrafast.serving.generation import Generation, PreparedCall
 from ultrafast.serving.inquiry import inquire
 from ultrafast.serving.lane import DeltaLane
-from ultrafast.serving.limits import check_sequences_fit, check_text_fits, check_token_ids, longest_piece_bytes, output_limit
+from ultrafast.serving.limits import (
+    check_length_fits,
+    check_sequences_fit,
+    check_text_fits,
+    check_token_ids,
+    longest_piece_bytes,
+    output_limit,
+)
 from ultrafast.serving.merge import MergedStreams
 from ultrafast.serving.next_turn import NextTurns
 from ultrafast.serving.ports import EnginePort, Tokenizer
@@ -152,10 +159,11 @@ class Service:
         Raises:
             InvalidRequestError: an id is not in the vocabulary.
         """
-        check_token_ids(tokens, self._tokenizer.size, "tokens")
-        spell = self._tokenizer.special_text
-        pieces = self._tokenizer.pieces
-        return b"".join([pieces[token] or spell(token).encode() for token in tokens]).decode("utf-8", "replace")
+        return await self._run(ServiceTier.DEFAULT, len(tokens), lambda: self._spelled([tokens])[0])
+
+    async def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        """Return the text of each token by itself, as `detokenize` would; bytes of a part of a character become U+FFFD."""
+        return await self._run(ServiceTier.DEFAULT, len(tokens), lambda: self._spelled([(token,) for token in tokens]))
 
     async def run(self) -> None:
         """Do what is done between calls, until it is cancelled. Calls are served without it too."""
@@ -178,6 +186,12 @@ class Service:
             return work()
         workers = self._huge_worker if num_chars > _HUGE_CHARS else self._workers
         return await workers.run(self._ranks[tier], work)
+
+    def _spelled(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        size, pieces, spell = self._tokenizer.size, self._tokenizer.pieces, self._tokenizer.special_text
+        for tokens in runs:
+            check_token_ids(tokens, size, "tokens")
+        return [b"".join([pieces[token] or spell(token).encode() for token in run]).decode("utf-8", "replace") for run in runs]
 
     async def _chat_prompt(self, tier: ServiceTier, conversation: Conversation) -> tuple[str, list[int]]:
         prompts = self.prompts
@@ -218,7 +232,7 @@ class Service:
         tier = options.requested_tier or ServiceTier.DEFAULT
         grammar = await self._grammar(tier, options)
         prompts = [await self._completion_tokens(tier, prompt) for prompt in call.prompts]
-        echoes = tuple(self._prompt_text(prompt) for prompt in call.prompts) if options.echo else ()
+        echoes = tuple([await self._prompt_text(tier, prompt) for prompt in call.prompts]) if options.echo else ()
         return self._prepared(call, prompts, grammar, self._output_plan(options, NO_TOOLS, None), echoes)
 
     def _prepared(
@@ -265,10 +279,6 @@ class Service:
             prepared = await prepare()
             claim.check()
             generation = Generation(prepared, self._engine, self._clock, claim, lane)
-            if prepared.params[0].max_tokens == 0:
-                for event in generation.without_engine():
-                    yield event
-                return
             merged = MergedStreams(generation.submit())
             async with merged as batches:
                 async for batch in batches:
@@ -310,15 +320,14 @@ class Service:
         if isinstance(prompt, str):
             self._check_fits(prompt, "prompt")
             return await self._run(tier, len(prompt), lambda: self.prompts.text_tokens(prompt))
-        check_token_ids(prompt, self._tokenizer.size, "prompt")
+        check_length_fits(len(prompt), self._engine.facts.max_request_tokens, "prompt")
+        await self._run(tier, len(prompt), lambda: check_token_ids(prompt, self._tokenizer.size, "prompt"))
         return prompt
 
-    def _prompt_text(self, prompt: str | list[int]) -> str:
-        return (
-            prompt.encode("utf-8", "replace").decode()
-            if isinstance(prompt, str)
-            else decode_tokens(prompt, self._tokenizer.pieces)
-        )
+    async def _prompt_text(self, tier: ServiceTier, prompt: str | list[int]) -> str:
+        if isinstance(prompt, str):
+            return prompt.encode("utf-8", "replace").decode()
+        return await self._run(tier, len(prompt), lambda: decode_tokens(prompt, self._tokenizer.pieces))
 
     def _check_fits(self, text: str, param: str) -> None:
         check_text_fits(text, self._piece_bytes, self._engine.facts.max_request_tokens, param)

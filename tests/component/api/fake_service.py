@@ -18,6 +18,7 @@ from ultrafast.serving.contract import (
     Completed,
     CompletionCall,
     Delta,
+    Placed,
     ServingEvent,
     Started,
     Timings,
@@ -30,12 +31,15 @@ from ultrafast.serving.service import ModelInfo
 FACTS = engine_facts(build="b1", max_request_tokens=2048, vocab_size=256, has_flash_attention=True)
 
 Call = ChatCall | CompletionCall
-Script = Callable[[Call], AsyncGenerator[ServingEvent, None]]
+Script = Callable[[Call], AsyncGenerator[ServingEvent | Placed, None]]
 
 
 def started(call: Call) -> Started:
     tier = call.options.requested_tier
     return Started(tier or ServiceTier.DEFAULT, "requested" if tier else "default", 7, 3, 0.001, 0.002)
+
+
+PLACED = Placed(ServiceTier.DEFAULT, "default", 0.001)
 
 
 def completed(num_tokens: int) -> Completed:
@@ -59,10 +63,10 @@ def speaking(*texts: str, reason: str = "stop") -> Script:
     return script
 
 
-def playing(*events: ServingEvent | Exception) -> Script:
+def playing(*events: ServingEvent | Placed | Exception) -> Script:
     """Yield the events; raise what is an exception."""
 
-    async def script(_: Call) -> AsyncGenerator[ServingEvent, None]:
+    async def script(_: Call) -> AsyncGenerator[ServingEvent | Placed, None]:
         for event in events:
             if isinstance(event, Exception):
                 raise event
@@ -110,7 +114,8 @@ class Gate:
 def waiting(gate: Gate, *before: str, after: Sequence[str] = ("end",)) -> Script:
     """Say some texts, wait at the gate, say the others. Without texts before, the wait is before the first token."""
 
-    async def script(call: Call) -> AsyncGenerator[ServingEvent, None]:
+    async def script(call: Call) -> AsyncGenerator[ServingEvent | Placed, None]:
+        yield PLACED
         if before:
             yield started(call)
         for text in before:
@@ -141,11 +146,16 @@ def flooding(piece: str, closed: asyncio.Event) -> Script:
     return script
 
 
-async def _past(lane: DeltaLane | None, events: AsyncGenerator[ServingEvent, None]) -> AsyncGenerator[ServingEvent, None]:
-    """Every delta takes the lane that can, as in the real service."""
+async def _past(
+    lane: DeltaLane | None, events: AsyncGenerator[ServingEvent | Placed, None]
+) -> AsyncGenerator[ServingEvent, None]:
+    """Every delta takes the lane that can, as in the real service. A place is told to the lane."""
     async with aclosing(events):
         async for event in events:
-            if isinstance(event, Delta) and lane is not None and lane.is_open():
+            if isinstance(event, Placed):
+                assert lane is not None
+                lane.placed = event
+            elif isinstance(event, Delta) and lane is not None and lane.is_open():
                 lane.take(event)
             else:
                 yield event
@@ -180,7 +190,10 @@ class FakeService:
             raise InvalidRequestError("tokens: out of range", param="tokens")
         return bytes(tokens).decode("utf-8", "replace")
 
-    async def _play(self, call: Call) -> AsyncGenerator[ServingEvent, None]:
+    async def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        return [await self.detokenize([token]) for token in tokens]
+
+    async def _play(self, call: Call) -> AsyncGenerator[ServingEvent | Placed, None]:
         if call.model not in self.scripts:
             raise ModelNotFoundError(f"the model {call.model!r} is not served here", param="model")
         self.calls.append(call)

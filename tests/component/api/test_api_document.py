@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,6 +53,39 @@ def test_every_route_of_the_server_is_in_the_document() -> None:
     files = {path for path, _ in page_routes()}
     assert {path for _, path in served - documented} == FOR_PEOPLE | files, "add it to OPERATIONS, or describe its ExtraRoute"
     assert documented <= served
+
+
+def _operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {path: operation for path, methods in document["paths"].items() for operation in methods.values()}
+
+
+def _section(title: str) -> str:
+    """A section of the API's page, without those below it."""
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    return re.split(r"^#", page.split(f"# {title}\n")[1], flags=re.MULTILINE)[0]
+
+
+def test_every_status_of_the_errors_page_is_in_the_document() -> None:
+    _, document = _application()
+    rows = re.findall(r"^\| ([0-9, ]+) \|", _section("Errors"), re.MULTILINE)
+    documented = {status for row in rows for status in row.split(", ")}
+    assert {"409", "422", "431", "405", "503"} <= documented
+    assert documented <= set(_operations(document)["/v1/chat/completions"]["responses"])
+
+
+def test_every_request_header_of_the_page_is_in_the_document() -> None:
+    _, document = _application()
+    rows = re.findall(r"^\| (`x-.*?`) \|", _section("Request headers"), re.MULTILINE)
+    documented = {name.strip("`") for row in rows for name in row.split(", ")}
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        parameters = _operations(document)[path]["parameters"]
+        assert {one["name"] for one in parameters if one["in"] == "header"} == documented
+
+
+def test_the_503_of_readiness_is_described_as_what_it_is() -> None:
+    _, document = _application()
+    answers = _operations(document)["/health/ready"]["responses"]
+    assert answers["503"]["content"] == answers["200"]["content"]
 
 
 @pytest.mark.parametrize("is_open", [False, True])

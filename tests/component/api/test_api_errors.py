@@ -9,9 +9,10 @@ from typing import Any, Literal
 import httpx
 import pytest
 from tests.component.api.edge import HELLO, client, make
-from tests.component.api.fake_service import failing, health, playing
+from tests.component.api.fake_service import PLACED, failing, health, playing
 
 from ultrafast.api.auth import ApiKeys
+from ultrafast.api.completion_fields import MAX_DETOKENIZE_TOKENS
 from ultrafast.core.errors import (
     ContextLengthError,
     EngineFailedError,
@@ -43,6 +44,8 @@ def error_of(answer: httpx.Response, status: int, code: str, kind: str = "invali
     assert isinstance(error, dict)
     assert (error["type"], error["code"]) == (kind, code)
     assert error["request_id"] == answer.headers["x-request-id"]
+    assert answer.headers["openai-processing-ms"].isdigit()
+    assert answer.headers["cache-control"] == "no-store"
     assert error["message"]
     return error
 
@@ -159,6 +162,12 @@ async def test_known_parameters_that_we_lack_are_never_ignored(name: str, asking
 async def test_wrong_completion_fields(change: dict[str, Any], param: str) -> None:
     error = (await post({"model": "m", "prompt": "x"} | change, "/v1/completions")).json()["error"]
     assert error["param"] == param
+
+
+async def test_more_token_ids_than_any_text_has_are_refused() -> None:
+    error = (await post({"tokens": [1] * (MAX_DETOKENIZE_TOKENS + 1)}, "/detokenize")).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", "tokens")
+    assert str(MAX_DETOKENIZE_TOKENS) in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -442,7 +451,7 @@ async def test_readiness(engine: Any, status: int, reason: str) -> None:
     async with client(make(engine_health=lambda: engine)) as http:
         answer = await http.get("/health/ready")
         assert (answer.status_code, answer.json()["reason"]) == (status, reason)
-        assert ("retry-after" in answer.headers) == (status == 503)
+        assert ("retry-after" in answer.headers) == ("retry-after-ms" in answer.headers) == (status == 503)
         assert bool(answer.json()["hint"]) == (status == 503)
         assert (await http.get("/health/live")).status_code == 200
 
@@ -469,9 +478,23 @@ async def test_draining_refuses_and_says_so() -> None:
     setup = make()
     setup.lifecycle.begin_drain()
     async with client(setup) as http:
+        for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [97]})):
+            error_of(await http.post(path, json=body), 503, "shutting_down", "service_unavailable_error")
         error_of(await http.post(CHAT, json=HELLO), 503, "shutting_down", "service_unavailable_error")
         ready = await http.get("/health/ready")
         assert (ready.status_code, ready.json()["reason"]) == (503, "draining")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("error", [UnavailableError("cut", code="shutting_down"), InvalidRequestError("x", code="output_stuck")])
+@pytest.mark.parametrize("after", ["nothing", "place", "token"])
+async def test_what_breaks_off_in_the_engine_has_failed_and_was_not_refused(
+    after: str, error: UltrafastError, is_stream: bool
+) -> None:
+    script = {"nothing": playing(error), "place": playing(PLACED, error), "token": failing(error, 1)}[after]
+    setup = make({"m": script})
+    await post({**HELLO, "stream": is_stream}, setup=setup)
+    assert setup.sample("ultrafast_requests_total", tier="default", outcome="failed") == (after != "nothing")
 
 
 async def test_rejections_and_failures_are_counted() -> None:

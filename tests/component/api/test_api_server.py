@@ -11,16 +11,28 @@ from typing import Any
 import httpx
 import pytest
 from tests.component.api.edge import HELLO, Setup, listening, make, raw_request, until
-from tests.component.api.fake_service import FakeService, Gate, flooding, healthy, playing, speaking, started, waiting
+from tests.component.api.fake_service import (
+    PLACED,
+    FakeService,
+    Gate,
+    completed,
+    flooding,
+    healthy,
+    playing,
+    speaking,
+    started,
+    waiting,
+)
 
 from ultrafast.api.app import build_app
 from ultrafast.api.exchange import Exchange
 from ultrafast.api.protocol import MAX_HEADER_BYTES
 from ultrafast.config.settings import ServerSettings
 from ultrafast.core.clock import ManualClock
-from ultrafast.core.errors import EngineFailedError, OverloadedError
+from ultrafast.core.errors import EngineFailedError, InvalidRequestError, OverloadedError, UltrafastError, UnavailableError
 from ultrafast.observe.metrics import Metrics
 from ultrafast.observe.recorder import Recorder
+from ultrafast.serving.contract import ChoiceFinished, Delta
 
 CHAT = "/v1/chat/completions"
 GOOD = json.dumps(HELLO).encode()
@@ -163,11 +175,16 @@ async def test_reading_and_blocked_writes_are_the_network_part() -> None:
         clock.advance(4)
         return {"type": "http.request", "body": piece, "more_body": False}
 
-    async def send(_: Any) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
         clock.advance(1)
 
     headers = [(b"content-length", b"1")]
     await app({"type": "http", "method": "POST", "path": CHAT, "headers": headers}, receive, send)
+    last = sent[-1]["body"].decode()
+    assert "network;dur=8000.0, queue;dur=0.0, compute;dur=0.0, output;dur=0.0, total;dur=8000.0\n" in last
     labels = {"tier": "default", "part": "network"}
     # 4 s for the body; 1 s each for start, two deltas, finish, [DONE].
     assert metrics.registry.get_sample_value("ultrafast_latency_part_seconds_sum", labels) == 9
@@ -197,9 +214,9 @@ async def test_errors_after_a_ping_come_in_the_stream(error: Exception) -> None:
     gate = Gate()
 
     async def script(call: Any) -> Any:
+        yield PLACED
         await gate.wait()
         raise error
-        yield started(call)
 
     setup = make({"m": script}, keepalive_interval_s=0.02)
     async with listening(setup) as port:
@@ -208,6 +225,8 @@ async def test_errors_after_a_ping_come_in_the_stream(error: Exception) -> None:
         while ": ping" not in text:
             text += (await reader.read(4096)).decode()
         assert text.startswith("HTTP/1.1 200")
+        assert "server-timing: queue;dur=1.0\r\n" in text
+        assert "x-ultrafast-tier-served: default\r\n" in text
         gate.opened.set()
         while "[DONE]" not in text:
             text += (await reader.read(4096)).decode()
@@ -215,6 +234,59 @@ async def test_errors_after_a_ping_come_in_the_stream(error: Exception) -> None:
         assert json.loads(event.removeprefix("data: ").split("\n")[0])["error"]["message"]
         writer.close()
         await until(lambda: is_idle(setup))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OverloadedError("late", code="queue_timeout", retry_after_s=3), 429),
+        (UnavailableError("gone", retry_after_s=3), 503),
+        (InvalidRequestError("long"), 400),
+    ],
+)
+async def test_what_is_refused_after_a_long_wait_for_a_place_has_its_status(error: UltrafastError, status: int) -> None:
+    """No comment may come before there is a place: it would be the head of a success."""
+    gate = Gate()
+
+    async def script(call: Any) -> Any:
+        await gate.wait()
+        raise error
+        yield started(call)
+
+    setup = make({"m": script}, keepalive_interval_s=0.01)
+    async with listening(setup) as port, asyncio.TaskGroup() as group:
+        answer = group.create_task(post(port, STREAM))
+        await gate.entered.wait()
+        await asyncio.sleep(0.2)  # many intervals
+        gate.opened.set()
+        refused = await answer
+    assert refused.status_code == status
+    assert refused.headers.get("retry-after-ms") == (None if status == 400 else "3000")
+    assert ": ping" not in refused.text
+    assert refused.json()["error"]["code"] == error.code
+
+
+async def test_pings_begin_once_there_is_a_place() -> None:
+    in_queue, in_engine = Gate(), Gate()
+
+    async def script(call: Any) -> Any:
+        await in_queue.wait()
+        yield PLACED
+        await in_engine.wait()
+        yield started(call)
+        yield Delta(0, "x", num_tokens=1)
+        yield ChoiceFinished(0, "stop")
+        yield completed(1)
+
+    setup = make({"m": script}, keepalive_interval_s=0.01)
+    async with listening(setup) as port:
+        reader, writer = await raw_request(port, CHAT, STREAM)
+        await in_queue.entered.wait()
+        in_queue.opened.set()
+        assert b": ping" in await reader.readuntil(b": ping\n\n")
+        in_engine.opened.set()
+        assert b'"content":"x"' in await reader.readuntil(b"[DONE]")
+        writer.close()
 
 
 async def test_bodies_and_headers_that_never_come() -> None:
@@ -253,7 +325,7 @@ async def everything(port: int, *pieces: bytes) -> bytes:
     return answer
 
 
-def refusal_of(answer: bytes, status: int, code: str) -> str:
+def refusal_of(answer: bytes, status: int, code: str, request_id: str = "req_") -> str:
     """Check that the last answer is this refusal in the shape of every error; return its request id."""
     last = answer[answer.rindex(b"HTTP/1.1 ") :]
     headers, _, body = last.partition(b"\r\n\r\n")
@@ -261,7 +333,7 @@ def refusal_of(answer: bytes, status: int, code: str) -> str:
     error = json.loads(body)["error"]
     assert (error["code"], error["type"]) == (code, "invalid_request_error")
     assert b"connection: close" in headers
-    assert error["request_id"].startswith("req_")
+    assert error["request_id"].startswith(request_id)
     assert f"x-request-id: {error['request_id']}".encode() in headers
     return str(error["request_id"])
 
@@ -338,6 +410,29 @@ async def test_an_offer_to_upgrade_is_not_taken_and_the_body_is_read(offer: str,
     assert b"Hello world" in answer
     assert b'{"status":"live"}' in answer
     assert [call.messages for call in setup.service.calls] == [HELLO["messages"]]  # type: ignore[union-attr]
+
+
+ID = "x-request-id: mine 7\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code", "request_id"),
+    [
+        (head(ID + "transfer-encoding: chunked\r\n") + b"zz\r\n", 400, "invalid_http", "mine 7"),
+        (head(ID + "x: " + "a" * MAX_HEADER_BYTES + "\r\n"), 431, "headers_too_large", "mine 7"),
+        (head(ID, "GET", "/" + "a" * MAX_HEADER_BYTES), 431, "headers_too_large", "mine 7"),
+        (f"GET / HTTP/1.1\r\n{ID}x: y\r\nno colon\r\n\r\n".encode(), 400, "invalid_http", "mine 7"),
+        (head(ID, "GET", "/health/live") + b"NONSENSE\r\n\r\n", 400, "invalid_http", "req_"),
+        (head(ID, "GET", "/health/live") + b"\x16\x03\x01\r\n\r\n", 400, "invalid_http", "req_"),
+    ],
+)
+async def test_a_refusal_names_the_clients_request_as_far_as_it_was_read(
+    request_bytes: bytes, status: int, code: str, request_id: str
+) -> None:
+    async with listening(make()) as port:
+        answer = await everything(port, request_bytes)
+    assert refusal_of(answer, status, code, request_id)
+    assert b"cache-control: no-store\r\n" in answer[answer.rindex(b"HTTP/1.1 ") :]
 
 
 @pytest.mark.parametrize("offer", UPGRADES, ids=["h2c", "websocket"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ class ScriptedServer(ThreadingHTTPServer):
     Attributes:
         script: raw bytes of the event stream, sent one by one; `None` in it waits until the client has gone.
         status: of the chat answer.
+        head_delay_s: how long a chat waits in the queue.
         bodies: what the client sent.
         is_client_gone: set once a client left in the middle of a stream.
     """
@@ -27,6 +29,7 @@ class ScriptedServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.script = script
         self.status = status
+        self.head_delay_s = 0.0
         self.bodies: list[dict[str, Any]] = []
         self.headers_seen: list[dict[str, str]] = []
         self.is_client_gone = threading.Event()
@@ -46,6 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
         self.server.headers_seen.append({name.lower(): value for name, value in self.headers.items()})
+        time.sleep(self.server.head_delay_s)
         if self.server.status != 200:
             self._send_json({"error": {"message": "no", "type": "t", "param": None, "code": "some_code"}}, self.server.status)
             return

@@ -44,6 +44,13 @@ def test_an_answer_split_at_every_byte_is_the_same(ask):
         assert ask(server.url, "x")[:2] == (0, "a…b\n")
 
 
+def test_a_wait_in_the_queue_may_be_longer_than_any_silence_of_a_stream(ask, monkeypatch):
+    monkeypatch.setattr("ultrafast.cli.http_client._SILENCE_TIMEOUT_S", 0.2)
+    with scripted([event("yes"), *ending(1)]) as server:
+        server.head_delay_s = 0.6
+        assert ask(server.url, "x")[:2] == (0, "yes\n")
+
+
 def test_json(ask):
     with scripted([event("yes"), *ending(1)]) as server:
         code, out, err = ask(server.url, "x", "--json", "--model", "m")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.serving.fakes import FakeTokenizer, facts, finished
 
-from ultrafast.core.events import RequestScheduled, TokenProduced
+from ultrafast.core.events import DropReason, RequestScheduled, TokenProduced
 from ultrafast.core.request import Request
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.stream import EngineStream
-from ultrafast.serving.contract import ChatCall, ChoiceFinished, Delta, GenerationOptions
+from ultrafast.serving.contract import ChatCall, ChoiceFinished, Delta, GenerationOptions, Placed
 from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.service import Service
 
@@ -45,9 +45,9 @@ class World:
         service = Service(self.engine, self.tokenizer, model_id="m", created_s=1, clock=lambda: 10.0)  # type: ignore[arg-type]
         self.is_open = True
         self.seen: list[tuple[str, object]] = []
-        lane = DeltaLane(lambda: self.is_open, lambda delta: self.seen.append(("lane", delta)))
+        self.lane = DeltaLane(lambda: self.is_open, lambda delta: self.seen.append(("lane", delta)))
         call = ChatCall("id", "m", [{"role": "user", "content": "Hi"}], GenerationOptions(**options), 10.0)  # type: ignore[arg-type]
-        self.events = service.chat(call, lane)
+        self.events = service.chat(call, self.lane)
 
     async def read(self) -> None:
         async for event in self.events:
@@ -105,6 +105,27 @@ async def test_the_usual_token_takes_the_lane() -> None:
     ways = [way for way, event in world.seen if isinstance(event, Delta)]
     assert ways[0] == "events", "the first one comes with Started"
     assert set(ways[1:]) == {"lane"}
+
+
+async def test_the_place_is_told_before_the_first_token_and_no_other_one() -> None:
+    world = World(num_choices=2)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.read())
+        await turns()
+        assert world.lane.placed is None
+        request_id = world.engine.requests[0].request_id
+        moved = RequestScheduled(request_id, 12.5, 0, ServiceTier.FLEX, DropReason.SLO_AT_RISK)
+        world.engine.streams[0].push(moved)
+        await turns()
+        placed = Placed(ServiceTier.FLEX, "slo_at_risk", 2.5)
+        assert world.lane.placed == placed
+        assert not world.seen
+        world.schedule(1)
+        await turns()
+        assert world.lane.placed == placed
+        for index in range(2):
+            world.push(index, world.tokens()[0])
+            world.finish(index)
 
 
 async def test_reasoning_takes_the_lane_too() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from typing import Any
@@ -342,15 +343,6 @@ async def test_echo(make: Any) -> None:
     assert [texts(events, index) for index in range(2)] == ["user\nHello"] * 2
 
 
-async def test_echo_without_output_needs_no_engine(make: Any) -> None:
-    world = make()
-    events = await collect(world.complete("user\n", echo=True, max_tokens=0))
-    assert texts(events) == "user\n"
-    assert ChoiceFinished(0, "length") in events
-    assert isinstance(events[-1], Completed)
-    assert not world.engine.streams
-
-
 @pytest.mark.parametrize(
     ("prompt", "options", "param"),
     [
@@ -409,6 +401,57 @@ async def test_tokenize_and_detokenize(make: Any) -> None:
     assert await service.detokenize(chat) == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     with pytest.raises(InvalidRequestError):
         await service.detokenize([5000])
+
+
+class _Pieces(list[bytes]):
+    """Notes which threads look one token up."""
+
+    def __init__(self, pieces: list[bytes], watched: int) -> None:
+        super().__init__(pieces)
+        self.watched = watched
+        self.threads: set[str] = set()
+
+    def __getitem__(self, token: Any) -> Any:
+        if token == self.watched:
+            self.threads.add(threading.current_thread().name.split("_")[0])
+        return super().__getitem__(token)
+
+
+@pytest.mark.parametrize("work", ["detokenize", "token_texts", "echo"])
+async def test_many_tokens_become_text_on_a_worker(make: Any, work: str) -> None:
+    world = make("other", engine_facts=facts(max_request_tokens=20_000))
+    (token,) = await world.service.tokenize("Hello")
+    pieces = world.tokenizer.pieces = _Pieces(world.tokenizer.pieces, token)
+
+    async def spell(num_tokens: int) -> None:
+        if work == "echo":
+            started = world.complete([token] * num_tokens, echo=True, max_tokens=1)
+            await anext(started)
+            echoed = await anext(started)
+            await started.aclose()
+            assert echoed.text == "Hello" * num_tokens
+        else:
+            text = await getattr(world.service, work)([token] * num_tokens)
+            assert text == ("Hello" * num_tokens if work == "detokenize" else ["Hello"] * num_tokens)
+
+    await spell(10_000)
+    assert pieces.threads == {"prompt"}
+    pieces.threads.clear()
+    await spell(10)
+    assert pieces.threads == {threading.main_thread().name}
+
+
+async def test_ids_beyond_the_context_are_refused_unread(make: Any) -> None:
+    with pytest.raises(ContextLengthError, match="at least 1000"):
+        await collect(make().complete([99_999] * 1000))
+
+
+async def test_the_texts_of_tokens_are_those_of_each_alone(make: Any) -> None:
+    service = make().service
+    tokens = await service.tokenize("Hello\u00e9<|im_end|>")
+    assert await service.token_texts(tokens) == ["Hello", "\ufffd", "\ufffd", "<|im_end|>"]
+    with pytest.raises(InvalidRequestError):
+        await service.token_texts([*tokens, 5000])
 
 
 def test_models(make: Any) -> None:
