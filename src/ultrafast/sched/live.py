@@ -47,6 +47,7 @@ class LiveRequest:
             asking again (which costs a match of the whole prompt) is in vain. -1 = ask.
         num_cached_first: prompt tokens skipped at its first scheduling; None before.
         num_host_tokens, num_disk_tokens: of `num_cached_first`, those that came from there.
+        is_kept: it got its sequence on a turn that its tier was owed; see `turns`.
         total_computed: tokens of all its forward passes, recomputation included, wrong drafts not.
         speculation: what its guesses have taught; None before the first. draft_trust: those of the draft model.
     """
@@ -59,6 +60,7 @@ class LiveRequest:
         "downgrade_reason",
         "draft_trust",
         "first_token_s",
+        "is_kept",
         "last_run_s",
         "last_token_s",
         "max_length",
@@ -109,6 +111,7 @@ class LiveRequest:
         self.order = order
         self.state = RequestState.WAITING
         self.num_computed = 0
+        self.is_kept = False
         self.sequence: SequenceKv | None = None
         self.can_reuse = request.use_cache
         self.blocked_version = -1

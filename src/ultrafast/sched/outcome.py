@@ -8,8 +8,8 @@ from ultrafast.core.events import DEAD_END, PrefillChunk, StepFinished, TokenPro
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
 from ultrafast.kv.segment import SequenceKv
+from ultrafast.sched.kept import choose_loser
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import choose_victim
 from ultrafast.sched.speculation.model_drafts import num_model_tokens
 from ultrafast.sched.state import SchedulerState
 from ultrafast.sched.worked import Worked
@@ -97,7 +97,7 @@ def _give_way(state: SchedulerState, num_tokens: int, now: float) -> None:
     state.faults.out_of_kv(state.ledger.num_free, num_tokens)
     if state.ledger.evict_one():
         return
-    victim = choose_victim(state.holders)
+    victim = choose_loser(state.holders, state.limits)
     if victim is None:
         return
     is_alone = len(state.holders) == 1

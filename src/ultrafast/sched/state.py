@@ -205,6 +205,7 @@ class SchedulerState:
         self.ledger.free(live.sequence)
         live.sequence = None
         live.num_computed = 0
+        live.is_kept = False
         live.num_preemptions += 1
         self.num_preempted += 1
         live.state = RequestState.PREEMPTED

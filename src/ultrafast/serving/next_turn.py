@@ -85,6 +85,11 @@ class NextTurns:
         messages = [*conversation.messages, {"role": "assistant", "content": answer}]
         self._answered.append(Answered(replace(conversation, messages=messages), cache_salt))
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether turns are noted that have not been begun."""
+        return bool(self._answered)
+
     async def run(self) -> None:
         """Begin the turns whenever it is idle; until it is cancelled."""
         while True:

@@ -158,6 +158,11 @@ class Service:
         """Do what is done between calls, until it is cancelled. Calls are served without it too."""
         await self._next_turns.run()
 
+    @property
+    def has_next_turns(self) -> bool:
+        """Whether beginnings of next turns are still to be computed."""
+        return self._next_turns.is_behind
+
     def close(self) -> None:
         """Stop the worker threads. No call may follow."""
         self._workers.shutdown(wait=True, cancel_futures=True)
@@ -278,9 +283,9 @@ class Service:
 
     def _note_next_turn(self, call: ChatCall, prepared: PreparedCall, generation: Generation) -> None:
         tokens = generation.answer_tokens
-        if tokens is None or not prepared.is_cached or prepared.is_deterministic:
+        if tokens is None or call.tools or not prepared.is_cached or prepared.is_deterministic:
             return
-        conversation = Conversation(call.messages, call.tools, template_kwargs=call.template_kwargs)
+        conversation = Conversation(call.messages, [], template_kwargs=call.template_kwargs)
         self._next_turns.note(conversation, decode_tokens(tokens, self._tokenizer.pieces), prepared.cache_salt)
 
     async def _refuse_early(self, call: ChatCall | CompletionCall) -> None:

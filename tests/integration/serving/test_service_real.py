@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -135,3 +136,22 @@ async def test_completion_with_echo(service: Service) -> None:
 async def test_too_long_names_both_counts(service: Service) -> None:
     with pytest.raises(ContextLengthError, match=r"4096 tokens.*\(\d+ in the prompt, 4096 in the output\)"):
         await collect(chat(service, "x", max_tokens=4096))
+
+
+async def test_the_next_turn_computes_only_what_the_user_says(service: Service) -> None:
+    """Whichever way the answer ended, with its last token sampled but never fed to the model."""
+    messages = [{"role": "user", "content": "Name three rivers of France, please."}]
+    options = GenerationOptions(temperature=0.0, max_tokens=12)
+    answer = text(await collect(service.chat(ChatCall("t", "m", messages, options, time.monotonic()))))
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+    async with asyncio.TaskGroup() as group:
+        between_calls = group.create_task(service.run())
+        async with asyncio.timeout(60):
+            while service.has_next_turns:
+                await asyncio.sleep(0.05)
+        between_calls.cancel()
+    events = await collect(service.chat(ChatCall("t", "m", messages, options, time.monotonic())))
+    # What the user says, the end of the turn, and the header of the answer.
+    tail = await service.tokenize("Go on.<|im_end|>\n<|im_start|>assistant\n", add_special=False)
+    usage = completed(events).usage
+    assert usage.num_prompt_tokens - usage.num_cached_tokens == len(tail)

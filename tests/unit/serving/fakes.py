@@ -98,6 +98,10 @@ class ScriptedStream:
         if self._hangs:
             await asyncio.Event().wait()
 
+    @property
+    def output_tokens(self) -> list[int]:
+        return [event.token for batch in self._batches for event in batch if isinstance(event, TokenProduced)]
+
     def stop(self) -> None:
         self.is_stopped = True
         self.abort()
