@@ -159,11 +159,11 @@ class Service:
         Raises:
             InvalidRequestError: an id is not in the vocabulary.
         """
-        return await self._run(ServiceTier.DEFAULT, len(tokens), lambda: self._spelled([tokens])[0])
+        return await self._run(_ANY_TIER, len(tokens), lambda: self._spelled([tokens])[0])
 
     async def token_texts(self, tokens: Sequence[int]) -> list[str]:
         """Return the text of each token by itself, as `detokenize` would; bytes of a part of a character become U+FFFD."""
-        return await self._run(ServiceTier.DEFAULT, len(tokens), lambda: self._spelled([(token,) for token in tokens]))
+        return await self._run(_ANY_TIER, len(tokens), lambda: self._spelled([(token,) for token in tokens]))
 
     async def run(self) -> None:
         """Do what is done between calls, until it is cancelled. Calls are served without it too."""
