@@ -113,8 +113,8 @@ async def _next_turns(url: str, turns: list[Body]) -> list[Answer]:
 
 async def _is_all_on_disk(client: Client) -> bool:
     levels = json.loads((await client.get("/admin/cache")).body)["levels"]
-    host, disk = (level["num_tokens"] for level in levels)
-    return bool(host == disk > 0)
+    num_tokens = {level["level"]: level["num_tokens"] for level in levels}
+    return bool(num_tokens["host"] == num_tokens["disk"] > 0)
 
 
 async def _hits(url: str) -> dict[str, int]:

@@ -19,6 +19,7 @@ from ultrafast.api.edge import Edge
 from ultrafast.api.engine_facts import EngineAdmin
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.options import namespace
+from ultrafast.config.api_keys import ApiKey
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import RequestLogSettings, Settings
 from ultrafast.config.tier_policies import tier_order, tier_policies
@@ -47,7 +48,7 @@ from ultrafast.observe.request_log.files import LogFiles
 from ultrafast.observe.request_log.key import key_path, make_key
 from ultrafast.observe.request_log.writer import RequestLog
 from ultrafast.serving.content_log import ContentLoggingService
-from ultrafast.serving.pinned import compute_pinned
+from ultrafast.serving.pinned import PinnedPrompts
 from ultrafast.serving.prompts import PromptBuilder
 from ultrafast.serving.reloading import ReloadingPromptBuilder
 from ultrafast.serving.sampling import SamplingDefaults
@@ -63,11 +64,11 @@ ENGINE = Described("Limits of the engine and the cost of its steps", EngineDescr
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Everything from outside, checked. `api_keys` are (name, key) pairs; `chat_template` replaces the model's own."""
+    """Everything from outside, checked. `chat_template` replaces the model's own."""
 
     settings: Settings
     model: ResolvedModel
-    api_keys: tuple[tuple[str, str], ...] = ()
+    api_keys: tuple[ApiKey, ...] = ()
     chat_template: str | None = None
     pinned_prompts: tuple[str, ...] = ()
 
@@ -121,7 +122,7 @@ def build(inputs: Inputs, callbacks: Callbacks) -> Edge:
 
     async def start() -> None:
         on_ready(await engine.start())
-        await _pin_prompts(inputs, service, engine)
+        await _keep_pinned(inputs, service, engine)
 
     return build_app(
         service,
@@ -171,12 +172,14 @@ async def _lifespan(
         raise failure
 
 
-async def _pin_prompts(inputs: Inputs, service: Service, engine: EngineClient) -> None:
-    """Behind the ready line: requests are served meanwhile, and go first."""
+async def _keep_pinned(inputs: Inputs, service: Service, engine: EngineClient) -> None:
+    """Behind the ready line, as long as the server runs: requests are served meanwhile, and go first."""
     if inputs.pinned_prompts:
-        namespaces = [namespace(tenant_of(key), "") for _, key in inputs.api_keys] or [""]
-        num_tokens = await compute_pinned(service, engine, inputs.pinned_prompts, namespaces, time.monotonic)
-        _log.info("%d tokens of pinned prompts are computed", num_tokens)
+        namespaces = [namespace(tenant_of(one.key), "") for one in inputs.api_keys] or [""]
+        pinned = PinnedPrompts(service, engine, inputs.pinned_prompts, namespaces, time.monotonic)
+        engine.add_restart_listener(lambda _: pinned.recompute())
+        engine.add_clear_listener(pinned.recompute)
+        await pinned.run()
 
 
 def _build_prompts(inputs: Inputs, vocab: Vocab) -> PromptBuilder:

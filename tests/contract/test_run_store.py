@@ -43,7 +43,7 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asked]:
     if request.param == "memory":
         yield Asked(MemoryStore(ManualClock(), bytes_per_s=float("inf")))
         return
-    store = DiskStore(tmp_path, b"k" * 16, lambda _line: None)
+    store = DiskStore(tmp_path, b"k" * 16, 1 << 30, lambda _line: None)
     yield Asked(store)
     store.close()
 

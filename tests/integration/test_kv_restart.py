@@ -52,13 +52,13 @@ def wait_until(condition) -> None:
 
 def all_on_disk(server) -> bool:
     now = levels(server)
-    return bool(now) and now["disk"]["num_tokens"] == now["host"]["num_tokens"] > 200
+    return "disk" in now and now["disk"]["num_tokens"] == now["host"]["num_tokens"] > 200
 
 
 def is_found_on_disk(server) -> bool:
     """The new engine has looked through the files."""
     now = levels(server)
-    return bool(now) and now["disk"]["num_tokens"] > 200
+    return "disk" in now and now["disk"]["num_tokens"] > 200
 
 
 def next_turn(answer: dict) -> list[dict]:

@@ -21,7 +21,7 @@ from ultrafast.core.events import (
     StepFinished,
     TokenProduced,
 )
-from ultrafast.core.request import FinishReason, Request, RequestSlo, SamplingParams
+from ultrafast.core.request import FinishReason, Request, RequestSlo, RequestState, SamplingParams
 from ultrafast.core.step import StepPlan
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost, FakeExecutor, expected_tokens
@@ -258,12 +258,13 @@ class Simulation:
             self.scheduler.copies_failed(failed, self.clock())
 
     def _check_order(self) -> None:
-        """Nobody who waits in the queue came earlier, in the same tier, than one who was started for the first time."""
+        """Nobody who waits for a first place is due earlier, in the same tier, than one who was started for the first time."""
         state = self.scheduler._state
         for live in state.running:
             head = state.waiting.head_of(live.rank)
-            if head is not None and not live.num_preemptions and live.request_id not in self.num_scheduled:
-                assert (head.request.arrival_s, head.order) >= (live.request.arrival_s, live.order), "overtaken"
+            is_first = not live.num_preemptions and live.request_id not in self.num_scheduled
+            if is_first and head is not None and head.state is RequestState.WAITING:
+                assert (head.deadline_s, head.order) >= (live.deadline_s, live.order), "a later deadline started"
 
     def _take(self, events: list[Event]) -> None:
         for event in events:

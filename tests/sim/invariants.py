@@ -48,14 +48,14 @@ class Invariants:
 
 
 def _check_order(replica: Replica, now: float) -> None:
-    """Inside a tier nobody who starts for the first time overtakes one who came earlier and still waits."""
+    """No later deadline of a tier starts for the first time while an earlier one waits that could have started as well."""
     state = replica.scheduler._state
     for live in reversed(state.running):
         if live.scheduled_s != now:
             continue
         head = state.waiting.head_of(live.rank)
         if head is not None and head.state is RequestState.WAITING:
-            assert (head.request.arrival_s, head.order) >= (live.request.arrival_s, live.order), "overtaken"
+            assert (head.deadline_s, head.order) >= (live.deadline_s, live.order), "a later deadline started"
 
 
 def check_books(replica: Replica) -> None:

@@ -1,4 +1,4 @@
-"""Mixed load in waves, for long runs: all tiers, shared beginnings, clients that leave, prompts that are too long."""
+"""Mixed load in waves, for long runs: all tiers, shared beginnings, own objectives, clients that leave, too long prompts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ NUM_PREFIXES = 20
 BLOCK_TOKENS = 48
 WAVE = 1000
 """Requests per wave; waves alternate between an idle, a busy and an overloaded engine."""
+OWN_TTFTS_S = (0.2, 1.0, 10.0)
 WAVE_LOADS = (0.5, 0.9, 1.0, 1.6, 0.7, 3.0)
 _TIERS = (ServiceTier.ULTRAFAST, ServiceTier.PRIORITY, ServiceTier.DEFAULT, ServiceTier.FLEX)
 _MEDIANS = {
@@ -41,4 +42,5 @@ def mixed_load(num_requests: int, rate_per_s: float, seed: int, *, too_long: int
         if rng.random() < 0.001:
             num_prompt = too_long
         cancel_after_s = rng.expovariate(5.0) if rng.random() < 0.03 else None
-        yield SimRequest(index, due_s, tier, num_prompt, num_output, blocks, BLOCK_TOKENS, cancel_after_s)
+        ttft_s = rng.choice(OWN_TTFTS_S) if rng.random() < 0.2 else None
+        yield SimRequest(index, due_s, tier, num_prompt, num_output, blocks, BLOCK_TOKENS, cancel_after_s, ttft_s)

@@ -8,6 +8,7 @@ import random
 import pytest
 from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
 
+from ultrafast.core.request import RequestSlo
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost
 
@@ -155,3 +156,39 @@ def test_the_same_seed_gives_the_same_trace() -> None:
         return [*simulation.plans, *simulation.events]
 
     assert trace() == trace()
+
+
+def test_the_queue_of_a_tier_is_in_the_order_of_deadlines() -> None:
+    """The later one asks for its first token soon, the earlier one is in no hurry."""
+    simulation = Simulation(make_limits(max_num_running=1))
+    _warm(simulation)
+    now = simulation.clock()
+    simulation.add(make_request("running", 20, 10, arrival_s=now))
+    simulation.step()
+    simulation.add(make_request("patient", 400, 4, arrival_s=now, slo=RequestSlo(ttft_s=60.0)))
+    simulation.add(make_request("hurried", 20, 4, arrival_s=now + 0.001, slo=RequestSlo(ttft_s=1.5)))
+    simulation.run()
+    simulation.check_all_finished()
+    assert simulation.first_token_s("hurried") - now < 1.5
+    assert simulation.first_token_s("hurried") < simulation.first_token_s("patient")
+
+
+@pytest.mark.parametrize("ttft_s", [2.6, 60.0, 0.5])
+def test_short_prompts_pass_a_long_one_only_while_it_has_the_time(ttft_s: float) -> None:
+    """They never end. The long one alone takes some two seconds; with a quarter of each step it takes four times as long."""
+    simulation = Simulation(make_limits(kv_capacity_tokens=16_000, max_request_tokens=8192, max_num_running=4))
+    _warm(simulation)
+    begin_s = simulation.clock()
+    simulation.add(make_request("long", 350, 2, arrival_s=begin_s, slo=RequestSlo(ttft_s=ttft_s)))
+    count = 0
+    while not simulation.output["long"]:
+        while len(simulation.scheduler._state.live) < 4:
+            slo = RequestSlo(ttft_s=60.0)
+            simulation.add(make_request(f"short{count}", 60, 1, arrival_s=simulation.clock(), slo=slo))
+            count += 1
+        simulation.step()
+    took_s = simulation.first_token_s("long") - begin_s
+    if ttft_s == 2.6:
+        assert took_s <= ttft_s
+    else:
+        assert took_s > 4.0, "it has the time, or has no hope: the short ones go first, and it has its quarter"

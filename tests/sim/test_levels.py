@@ -187,10 +187,59 @@ def test_a_preempted_request_comes_back_without_recomputation() -> None:
     sim.check_all_finished()
 
 
-def test_without_levels_it_is_recomputed() -> None:
+def test_it_comes_back_so_too_where_fetching_for_reuse_would_not_pay() -> None:
+    sim = simulate(kv_capacity_tokens=300, max_request_tokens=300, reserve_tokens=8)
+    serve(sim, "learn", tokens_of("learn", 200))  # what a prefill costs
+    sim.add(make_request("a", 120, 100, tier=ServiceTier.ULTRAFAST), make_request("b", 120, 60, tier=ServiceTier.FLEX))
+    for _ in range(2000):
+        levels_of(sim).bandwidths.observe("load", 1000, 10.0, sim.clock())  # type: ignore[arg-type]
+        if not sim.scheduler.has_work:
+            break
+        sim.step()
+    assert sim.num_preempted["b"] > 0
+    assert (sim.finished["b"].num_computed_tokens, sim.finished["b"].num_recomputed_tokens) == (120 + 60 - 1, 0)
+    sim.check_all_finished()
+
+
+def test_it_comes_back_without_reuse_between_requests_too() -> None:
+    sim = preempting(enable_prefix_cache=False)
+    assert sim.num_preempted["b"] > 0
+    assert sim.finished["b"].num_computed_tokens == 120 + 60 - 1
+    assert serve(sim, "again", tokens_of("b", 120)).num_cached_tokens == 0
+    assert len(levels_of(sim).holdings.index) == 0, "nothing is left for others"
+    sim.check_all_finished()
+
+
+def test_what_only_the_disk_has_is_read_for_one_that_was_preempted() -> None:
+    sim = on_disk(disk_store())
+    sim.add(make_request("b", [*HISTORY, 7], 40, tier=ServiceTier.FLEX, arrival_s=sim.clock()))
+    while len(sim.output["b"]) < 10:
+        sim.step()
+    levels_of(sim).holdings.make_host_room(1 << 20, sim.clock())
+    assert len(levels_of(sim).holdings.host) == 0
+    state = sim.scheduler._state
+    state.preempt(state.running[0], sim.clock())
+    sim.run()
+    assert sim.finished["b"].num_preemptions == 1
+    assert sim.finished["b"].num_recomputed_tokens == 0
+    sim.check_all_finished()
+
+
+def test_without_levels_it_is_recomputed_and_counted() -> None:
     sim = preempting(host_bytes=0)
     assert sim.num_preempted["b"] > 0
-    assert sim.finished["b"].num_computed_tokens > 120 + 60
+    finished = sim.finished["b"]
+    assert finished.num_recomputed_tokens >= 120
+    assert finished.num_computed_tokens == 120 + 60 - 1 + finished.num_recomputed_tokens
+
+
+def test_what_host_memory_has_no_room_for_is_recomputed_and_counted() -> None:
+    sim = preempting(host_bytes=128 * 12 + 4096)  # one run, and the request has more
+    finished = sim.finished["b"]
+    assert sim.num_preempted["b"] > 0
+    assert finished.num_recomputed_tokens > 0
+    assert finished.num_computed_tokens == 120 + 60 - 1 + finished.num_recomputed_tokens
+    sim.check_all_finished()
 
 
 def test_even_one_without_cache_comes_back_and_leaves_nothing() -> None:

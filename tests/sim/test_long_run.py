@@ -1,5 +1,7 @@
 """A small share of `make sim`, and that its checks find what is broken."""
 
+from dataclasses import replace
+
 import pytest
 from tests.sim.long_run import WORLDS, run_world
 
@@ -39,10 +41,13 @@ def test_cells_that_are_not_given_back_are_found(monkeypatch):
         run_a_bit()
 
 
-def test_overtaking_is_found(monkeypatch):
-    monkeypatch.setattr("ultrafast.sched.waiting.order_key", lambda live: (True, -live.arrival_s, live.order))
-    with pytest.raises(AssertionError, match="overtaken"):
-        run_world(WORLDS["few places"], 400, seed=2, deep_every=20)
+@pytest.mark.parametrize("factor", [1, -1])
+def test_a_later_deadline_that_starts_first_is_found(monkeypatch, factor):
+    """First in, first out is not in the order of deadlines either, where requests bring their own."""
+    monkeypatch.setattr("ultrafast.sched.waiting.order_key", lambda live: (True, factor * live.arrival_s, live.order))
+    world = WORLDS["few places"]
+    with pytest.raises(AssertionError, match="a later deadline started"):
+        run_world(replace(world, rate_per_s=3 * world.rate_per_s), 400, seed=2, deep_every=20)
 
 
 def test_a_lost_request_is_found(monkeypatch):

@@ -119,39 +119,160 @@ def test_a_long_prefill_of_a_less_urgent_tier_fits_into_the_gaps_of_a_stream(num
     assert gaps[-1] <= slo_s + item_s + COST.output_s, "the long one's minimum share comes as one small chunk at a time"
 
 
+LESS_URGENT = ("priority", "default", "flex")
+
+
+class _Flood:
+    """Ultrafast work without an end; watches when the others are in a step."""
+
+    def __init__(self, simulation: Simulation, num_alive: int, *, prompt: int = 30, output: int = 40, spread: int = 0) -> None:
+        self.simulation, self.spread = simulation, spread
+        self.num_alive, self.prompt, self.output = num_alive, prompt, output
+        self.worked: dict[str, list[float]] = {}
+        self.longest_s = 0.0
+        self._count = itertools.count()
+        self._alive: list[str] = []
+
+    def watch(self, *names: str) -> None:
+        self.worked.update({name: [self.simulation.clock()] for name in names})
+
+    def step(self) -> None:
+        simulation = self.simulation
+        self._alive = [name for name in self._alive if name not in simulation.finished]
+        while len(self._alive) < self.num_alive:
+            number = next(self._count)
+            name, output = f"ultra{number}", self.output + number * 37 % (self.spread + 1)
+            self._alive.append(name)
+            simulation.add(make_request(name, self.prompt, output, tier=ULTRA, arrival_s=simulation.clock()))
+        before_s = simulation.clock()
+        plan = simulation.step()
+        self.longest_s = max(self.longest_s, simulation.clock() - before_s)
+        for item in plan.work:
+            if item.request_id in self.worked:
+                self.worked[item.request_id].append(simulation.clock())
+
+    def run(self) -> None:
+        while not all(name in self.simulation.finished for name in self.worked):
+            self.step()
+            assert self.simulation.clock() < 1000
+
+    def longest_wait_s(self, name: str) -> float:
+        return max(after - before for before, after in itertools.pairwise(self.worked[name]))
+
+    def bound_s(self, tier: ServiceTier) -> float:
+        """As documented."""
+        return 16 * COST.prefill_token_s / DEFAULT_POLICIES[tier.rank].min_share + 2 * self.longest_s
+
+
 def test_a_flood_of_the_most_urgent_tier_starves_nobody() -> None:
     """Ultrafast work without an end holds every place: the others still advance, within the documented bound."""
     simulation = _warmed()
-    count = itertools.count()
-    alive: list[str] = []
-
-    def flood() -> None:
-        alive[:] = [name for name in alive if name not in simulation.finished]
-        while len(alive) < 12:
-            name = f"ultra{next(count)}"
-            alive.append(name)
-            simulation.add(make_request(name, 30, 40, tier=ULTRA, arrival_s=simulation.clock()))
-
-    flood()
-    for tier in ("priority", "default", "flex"):
-        simulation.add(make_request(tier, 64, 30, tier=ServiceTier(tier), arrival_s=simulation.clock()))
-    worked: dict[str, list[float]] = {tier: [simulation.clock()] for tier in ("priority", "default", "flex")}
-    longest_s = 0.0
-    while not all(tier in simulation.finished for tier in worked):
-        flood()
-        before_s = simulation.clock()
-        plan = simulation.step()
-        longest_s = max(longest_s, simulation.clock() - before_s)
-        for item in plan.work:
-            if item.request_id in worked:
-                worked[item.request_id].append(simulation.clock())
-        assert simulation.clock() < 600
-    for tier, times in worked.items():
-        share = DEFAULT_POLICIES[ServiceTier(tier).rank].min_share
-        bound_s = 16 * COST.prefill_token_s / share + 2 * longest_s
-        assert max(after - before for before, after in itertools.pairwise(times)) <= bound_s, tier
+    flood = _Flood(simulation, 12)
+    simulation.add(
+        *[make_request(tier, 64, 30, tier=ServiceTier(tier), arrival_s=simulation.clock()) for tier in reversed(LESS_URGENT)]
+    )
+    flood.watch(*LESS_URGENT)
+    flood.run()
+    for tier in LESS_URGENT:
+        assert flood.longest_wait_s(tier) <= flood.bound_s(ServiceTier(tier)), tier
     ultra_gaps = [gap for name in simulation.finished if name.startswith("ultra") for gap in _gaps(simulation, name)]
-    assert max(ultra_gaps) <= 3 * longest_s, "who stands aside for another's share does so for a step"
+    assert max(ultra_gaps) <= 3 * flood.longest_s, "who stands aside for another's share does so for a step"
+
+
+@pytest.mark.parametrize("num_places", [1, 2, 4])
+def test_a_flood_starves_nobody_when_no_more_may_be_paused_either(num_places: int) -> None:
+    """The tier that is owed a step has a paused one: it goes on, and the one that ran is paused for it."""
+    simulation = _warmed(max_num_running=num_places, max_num_paused=num_places)
+    names = _fill_with_flex(simulation, num_places, output=30)
+    flood = _Flood(simulation, 3 * num_places, output=1000)
+    flood.step()
+    assert simulation.scheduler.num_paused == num_places, "all places and all paused slots are taken"
+    flood.watch(*names)
+    begun_s = simulation.clock()
+    flood.run()
+    at_s = sorted(time_s for name in names for time_s in flood.worked[name] if time_s >= begun_s)
+    assert max(after - before for before, after in itertools.pairwise(at_s)) <= flood.bound_s(FLEX)
+    assert not any(simulation.num_preempted[name] for name in names), "the swap costs nothing"
+
+
+def test_a_waiting_tier_gets_its_turn_though_the_paused_slots_are_full_of_others() -> None:
+    simulation = _warmed(max_num_running=4, max_num_paused=4)
+    names = _fill_with_flex(simulation, 4)
+    flood = _Flood(simulation, 8)
+    flood.step()
+    assert simulation.scheduler.num_paused == 4
+    simulation.add(
+        make_request("default", 64, 20, arrival_s=simulation.clock()),
+        make_request("priority", 64, 20, tier=ServiceTier.PRIORITY, arrival_s=simulation.clock()),
+    )
+    flood.watch("default", "priority")
+    flood.run()
+    assert flood.longest_wait_s("default") <= flood.bound_s(ServiceTier.DEFAULT)
+    assert flood.longest_wait_s("priority") <= flood.bound_s(ServiceTier.PRIORITY)
+    assert simulation.num_preempted["default"] == simulation.num_preempted["priority"] == 0
+    assert 1 <= sum(simulation.num_preempted[name] for name in names) <= 2, "one slot for each, and once"
+    assert len([name for name in names if not simulation.num_preempted[name]]) >= 2
+
+
+@pytest.mark.parametrize("num_paused", [1, 2])
+def test_with_few_paused_slots_the_tiers_take_turns_by_whole_requests(num_paused: int) -> None:
+    simulation = _warmed(max_num_running=4, max_num_paused=num_paused)
+    flood = _Flood(simulation, 8)
+    flood.step()
+    names = [f"{tier}{i}" for tier in LESS_URGENT for i in range(3)]
+    for name in names:
+        tier = ServiceTier(name[:-1])
+        simulation.add(make_request(name, 30, 8, tier=tier, arrival_s=simulation.clock()))
+    flood.watch(*names)
+    flood.run()
+    assert all(name in simulation.finished for name in names)
+
+
+@pytest.mark.parametrize("num_waiting", [1, 4])
+def test_a_flood_that_fills_the_pool_starves_nobody(num_waiting: int) -> None:
+    """What the urgent give back is kept for who is owed a turn; it then keeps its cells until it ends."""
+    simulation = _warmed(kv_capacity_tokens=1600, max_request_tokens=1600, max_num_running=16, max_num_paused=16)
+    names = _fill_with_flex(simulation, 2, prompt=100, output=30)
+    flood = _Flood(simulation, 24, prompt=100, output=60)
+    for _ in range(40):
+        flood.step()
+    assert all(simulation.num_preempted[name] for name in names), "the pool is full of urgent work"
+    more = [f"default{i}" for i in range(num_waiting)]
+    simulation.add(*[make_request(name, 80, 12, arrival_s=simulation.clock()) for name in more])
+    flood.watch(*names, *more)
+    flood.run()
+    times = sorted(time_s for name in names for time_s in flood.worked[name])
+    ultra_s = max(event.finished_s - event.scheduled_s for event in simulation.finished.values() if event.scheduled_s is not None)
+    assert max(after - before for before, after in itertools.pairwise(times)) <= flood.bound_s(FLEX) + ultra_s
+    for name in (*names, *more):
+        simulation.check_output(name)
+
+
+def test_what_many_small_urgent_requests_give_back_adds_up_for_a_larger_one_that_is_owed() -> None:
+    """No single one frees enough, and the next one would take it at once."""
+    simulation = _warmed(kv_capacity_tokens=1600, max_request_tokens=1600, max_num_running=32, max_num_paused=32)
+    flood = _Flood(simulation, 48, prompt=10, output=30, spread=34)
+    for _ in range(40):
+        flood.step()
+    simulation.add(make_request("flex", 190, 4, tier=FLEX, arrival_s=simulation.clock()))
+    flood.watch("flex")
+    flood.run()
+    ultra_s = max(event.finished_s - event.scheduled_s for event in simulation.finished.values() if event.scheduled_s is not None)
+    assert flood.longest_wait_s("flex") <= flood.bound_s(FLEX) + ultra_s
+
+
+def test_a_large_request_of_a_starved_tier_is_not_paid_for_by_the_urgent() -> None:
+    """More than an eighth of the pool: it waits until the urgent leave so much."""
+    simulation = _warmed(kv_capacity_tokens=1600, max_request_tokens=1600, max_num_running=16, max_num_paused=16)
+    flood = _Flood(simulation, 24, prompt=100, output=60)
+    flood.step()
+    simulation.add(make_request("large", 400, 4, tier=FLEX, arrival_s=simulation.clock()))
+    for _ in range(300):
+        flood.step()
+    assert not simulation.output["large"]
+    flood.num_alive = 0
+    flood.watch("large")
+    flood.run()
 
 
 def test_an_urgent_arrival_evicts_what_is_cached_before_anybody_pays() -> None:

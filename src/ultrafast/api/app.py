@@ -103,7 +103,7 @@ def _routes(context: EdgeContext, extra_routes: tuple[ExtraRoute, ...]) -> list[
         route("GET", "/health/ready", health.ready, **public),
         route("GET", "/metrics", health.metrics, needs_key=not context.settings.is_metrics_open, needs_engine=False),
         route("GET", "/admin/cache", cache.show, needs_key=not context.settings.is_metrics_open, needs_engine=False),
-        route("POST", "/admin/cache/clear", cache.clear),
+        route("POST", "/admin/cache/clear", cache.clear, needs_admin=True),
         route("GET", "/openapi.json", documents.openapi, **public),
         route("GET", "/docs", documents.page, **public),
         route("GET", "/", documents.home, **public),

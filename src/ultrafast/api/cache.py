@@ -1,4 +1,4 @@
-"""`GET /admin/cache`, `POST /admin/cache/clear`: what KV is where outside the device, and away with it."""
+"""`GET /admin/cache`, `POST /admin/cache/clear`: what KV is where, and away with it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import msgspec
 from ultrafast.api.context import EdgeContext
 from ultrafast.api.exchange import Exchange
 from ultrafast.core.events import KvLevelsChanged
+from ultrafast.engine.device_kv import DeviceKv
 from ultrafast.observe.metrics import KV_BLOCK_TOKENS
 
 
-class LevelView(msgspec.Struct):
-    """One level. `capacity_bytes` is 0 when it is off."""
+class LevelView(msgspec.Struct, omit_defaults=True):
+    """One level. `capacity_bytes` is 0 when it is off. Of `num_tokens`, running requests need `num_running_tokens` (device)."""
 
     level: str
     used_bytes: int
     capacity_bytes: int
     num_tokens: int
     num_blocks: int
+    num_running_tokens: int | None = None
 
 
 class CacheView(msgspec.Struct):
-    """All levels outside the device, and how often pieces were moved since the engine started."""
+    """The levels that there are, the fastest first, and how often pieces were moved since the engine started."""
 
     levels: list[LevelView]
     num_saved: int = 0
@@ -51,7 +53,7 @@ class CacheAdmin:
     async def show(self, exchange: Exchange) -> None:
         """Answer `GET /admin/cache`."""
         port = self._context.cache
-        view = view_of(port.levels if port is not None else None)
+        view = view_of(port.levels, port.device_kv) if port is not None else CacheView([])
         await exchange.respond(200, [], msgspec.json.encode(view))
 
     async def clear(self, exchange: Exchange) -> None:
@@ -62,14 +64,20 @@ class CacheAdmin:
         await exchange.respond(200, [], msgspec.json.encode(ClearAnswer()))
 
 
-def view_of(levels: KvLevelsChanged | None) -> CacheView:
-    """Say it for people and programs; None = nothing outside the device was ever used."""
+def view_of(levels: KvLevelsChanged | None, device: DeviceKv | None) -> CacheView:
+    """Say it for people and programs. `levels`: None = nothing outside the device was ever used; `device`: None = no engine."""
+    views = []
+    if device is not None:
+        num_tokens = device.num_running_tokens + device.num_cached_tokens
+        used, capacity = (num * device.bytes_per_token for num in (num_tokens, device.capacity_tokens))
+        views.append(_level("device", used, capacity, num_tokens, device.num_running_tokens))
     if levels is None:
-        return CacheView([])
-    host = _level("host", levels.host_bytes, levels.host_capacity_bytes, levels.num_host_tokens)
-    disk = _level("disk", levels.disk_bytes, levels.disk_capacity_bytes if levels.is_disk_on else 0, levels.num_disk_tokens)
-    return CacheView([host, disk], levels.num_saved, levels.num_loaded, levels.num_written, levels.num_read)
+        return CacheView(views)
+    disk_capacity = levels.disk_capacity_bytes if levels.is_disk_on else 0
+    views.append(_level("host", levels.host_bytes, levels.host_capacity_bytes, levels.num_host_tokens))
+    views.append(_level("disk", levels.disk_bytes, disk_capacity, levels.num_disk_tokens))
+    return CacheView(views, levels.num_saved, levels.num_loaded, levels.num_written, levels.num_read)
 
 
-def _level(name: str, used_bytes: int, capacity_bytes: int, num_tokens: int) -> LevelView:
-    return LevelView(name, used_bytes, capacity_bytes, num_tokens, -(-num_tokens // KV_BLOCK_TOKENS))
+def _level(name: str, used_bytes: int, capacity_bytes: int, num_tokens: int, num_running: int | None = None) -> LevelView:
+    return LevelView(name, used_bytes, capacity_bytes, num_tokens, -(-num_tokens // KV_BLOCK_TOKENS), num_running)

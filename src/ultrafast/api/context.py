@@ -11,6 +11,7 @@ import msgspec
 
 from ultrafast.api.auth import ApiKeys
 from ultrafast.api.body import read_body
+from ultrafast.api.comeback import MIN_WAIT_S
 from ultrafast.api.exchange import SCOPE_KEY, Exchange
 from ultrafast.api.lifecycle import Lifecycle
 from ultrafast.api.parse import parse_body
@@ -71,7 +72,10 @@ class EdgeContext:
             return
         if state is EngineState.STARTING:
             raise UnavailableError(
-                "The model is still loading.", code="model_loading", hint="wait until GET /health/ready answers 200"
+                "The model is still loading.",
+                code="model_loading",
+                retry_after_s=self.engine_health().ready_in_s or MIN_WAIT_S,
+                hint="wait until GET /health/ready answers 200",
             )
         if state in (EngineState.FAILED, EngineState.STOPPED):
             raise UnavailableError(
@@ -114,9 +118,11 @@ class Endpoint:
         *,
         needs_key: bool = True,
         needs_engine: bool = True,
+        needs_admin: bool = False,
     ) -> None:
         self._keys = context.keys if needs_key and not context.keys.is_open else None
         self._check_engine = context.check_engine if needs_engine else None
+        self._needs_admin = needs_admin
         self._route = route
         self._handle = handle
 
@@ -131,6 +137,8 @@ class Endpoint:
             authorization = exchange.headers.get(b"authorization")
             exchange.key_name = self._keys.check(authorization)
             exchange.tenant = self._keys.tenant(authorization)
+            if self._needs_admin:
+                self._keys.check_admin(authorization)
         if self._check_engine is not None:
             self._check_engine()
         await self._handle(exchange)

@@ -14,6 +14,7 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from ultrafast.api.body import discard_body
+from ultrafast.api.comeback import spread
 from ultrafast.api.context import EdgeContext, Endpoint
 from ultrafast.api.errors import ApiError, error_body, error_headers, status_of
 from ultrafast.api.exchange import SCOPE_KEY, ClientGoneError, Exchange
@@ -86,6 +87,7 @@ class Edge:
             await self._answer_error(exchange, error)
 
     async def _answer_error(self, exchange: Exchange, error: Exception) -> None:
+        spread(error)
         exchange.note_error(error)
         if exchange.is_started:
             await exchange.abort_connection()

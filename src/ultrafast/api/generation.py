@@ -14,6 +14,7 @@ from typing import Protocol
 from ultrafast.api.answers import cost_of
 from ultrafast.api.chunks import DONE, PING, StreamFacts
 from ultrafast.api.collect import Collector
+from ultrafast.api.comeback import spread
 from ultrafast.api.errors import Headers, error_body
 from ultrafast.api.exchange import ClientGoneError, Exchange, Interruption
 from ultrafast.core.errors import UltrafastError, UnavailableError
@@ -136,6 +137,7 @@ class Generation:
             return
         if isinstance(error, ClientGoneError) or not exchange.is_started:
             raise error
+        spread(error)
         exchange.note_error(error)
         await exchange.finish_within_stall(b"data: " + error_body(error, exchange.request_id) + b"\n\n" + DONE)
         raise StreamFailedError from error

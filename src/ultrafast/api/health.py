@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import msgspec
 
+from ultrafast.api.comeback import MIN_WAIT_S, comeback_s
 from ultrafast.api.context import EdgeContext
 from ultrafast.api.errors import Headers
 from ultrafast.api.exchange import Exchange
 from ultrafast.engine.health import EngineHealth, EngineState
 from ultrafast.observe.metrics import CONTENT_TYPE
 
-RETRY_AFTER_S = 1
 _HINTS = {
     "starting": "the model is loading; ask again",
     "restarting": "the engine is being replaced, its requests go on then; ask again",
@@ -66,7 +67,8 @@ class Health:
         )
         headers: Headers = []
         if not is_ready:
-            headers = [(b"retry-after", b"%d" % RETRY_AFTER_S), (b"retry-after-ms", b"%d" % (RETRY_AFTER_S * 1000))]
+            wait_s = comeback_s(health.ready_in_s or MIN_WAIT_S)
+            headers = [(b"retry-after", b"%d" % math.ceil(wait_s)), (b"retry-after-ms", b"%d" % math.ceil(wait_s * 1000))]
         await exchange.respond(200 if is_ready else 503, headers, msgspec.json.encode(answer))
 
     async def metrics(self, exchange: Exchange) -> None:

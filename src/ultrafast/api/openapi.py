@@ -78,14 +78,14 @@ OPERATIONS = (
         unready=Readiness,
     ),
     _Operation("get", "/metrics", "Metrics in Prometheus' text format", "text/plain", errors=(401,)),
-    _Operation("get", "/admin/cache", "KV outside the device, by level", CacheView, errors=(401,)),
+    _Operation("get", "/admin/cache", "KV by level", CacheView, errors=(401,)),
     _Operation(
         "post",
         "/admin/cache/clear",
         "Forget all KV that no running request needs",
         ClearAnswer,
         ClearRequest,
-        errors=_POST_ERRORS,
+        errors=(*_POST_ERRORS, 403),
         needs_body=False,
     ),
 )

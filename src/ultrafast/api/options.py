@@ -38,13 +38,12 @@ def generation_options(
     headers: Mapping[bytes, bytes],
     *,
     tenant: str = "",
-    key_name: str | None = None,
     max_num_choices: int,
     max_tokens: int | None,
     num_logprobs: int | None,
     echo: bool = False,
 ) -> GenerationOptions:
-    """Return the options of a call. `tenant` is who calls, for the isolation of the cache.
+    """Return the options of a call. `tenant` is who calls: nobody shares KV with others, or ends their calls.
 
     Raises:
         ApiError: 400, with the parameter at fault.
@@ -83,7 +82,7 @@ def generation_options(
         is_deterministic=bool(request.deterministic),
         echo=echo,
         slo=requested_slo(headers),
-        supersede_key=_supersede_key(headers, key_name) if b"x-supersede-key" in headers else None,
+        supersede_key=_supersede_key(headers, tenant) if b"x-supersede-key" in headers else None,
     )
 
 
@@ -137,11 +136,11 @@ def _one_of(allowed: Collection[str], name: str, given: str) -> str:
     )
 
 
-def _supersede_key(headers: Mapping[bytes, bytes], key_name: str | None) -> tuple[str, str]:
+def _supersede_key(headers: Mapping[bytes, bytes], tenant: str) -> tuple[str, str]:
     given = headers[b"x-supersede-key"]
     if not 0 < len(given) <= MAX_SUPERSEDE_KEY_BYTES:
         raise _invalid("x-supersede-key", f"x-supersede-key must have 1 to {MAX_SUPERSEDE_KEY_BYTES} bytes, got {len(given)}.")
-    return (key_name or "", given.decode("latin-1"))
+    return (tenant, given.decode("latin-1"))
 
 
 def _milliseconds(headers: Mapping[bytes, bytes], name: str) -> float | None:

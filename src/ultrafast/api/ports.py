@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from ultrafast.core.events import KvLevelsChanged
+from ultrafast.engine.device_kv import DeviceKv
 from ultrafast.serving.contract import ChatCall, CompletionCall, ServingEvent
 from ultrafast.serving.lane import DeltaLane
 from ultrafast.serving.prompts import Conversation
@@ -17,6 +18,8 @@ class CachePort(Protocol):
 
     @property
     def levels(self) -> KvLevelsChanged | None: ...
+    @property
+    def device_kv(self) -> DeviceKv | None: ...
     def clear_cache(self, *, with_disk: bool) -> None: ...
 
 

@@ -24,7 +24,7 @@ from ultrafast.bench.own_server import setting_text
 from ultrafast.bench.wording import duration
 from ultrafast.cli.options import FLAGS, load_from_options, settings_options
 from ultrafast.cli.out_file import OutFile
-from ultrafast.config.api_keys import read_api_keys
+from ultrafast.config.api_keys import admin_key, read_api_keys
 from ultrafast.config.reference import effective
 from ultrafast.core.errors import ConfigError
 from ultrafast.models.resolve import resolve_model
@@ -169,7 +169,7 @@ def _spec(options: dict[str, Any]) -> AblationSpec:
         seed=options["seed"] if options["seed"] is not None else secrets.randbits(32),
         config_file=options["config_file"],
         settings=_own_settings(options),
-        headers={"authorization": f"Bearer {keys[0][1]}"} if keys else {},
+        headers={"authorization": f"Bearer {admin_key(keys)}"} if keys else {},
         is_restarting=options["restart"],
         timeout_s=options["timeout"],
         max_duration_s=options["max_duration"],

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from ultrafast.cli.http_client import ServerClient
 from ultrafast.cli.text_files import read_text_file
-from ultrafast.config.api_keys import read_api_keys
+from ultrafast.config.api_keys import admin_key, read_api_keys
+
+
+class _Clients(NamedTuple):
+    """Of the first key, whose conversations share what is warmed; `operator`: of a key that may administer, if one is given."""
+
+    first: ServerClient
+    operator: ServerClient
 
 
 @click.group()
@@ -23,20 +30,20 @@ from ultrafast.config.api_keys import read_api_keys
 def cache(context: click.Context, url: str, api_key_file: Path | None) -> None:
     """Look at, clear or warm the KV cache of a running server."""
     keys = read_api_keys(str(api_key_file) if api_key_file else None, os.environ)
-    context.obj = ServerClient(url, keys[0][1] if keys else None)
+    context.obj = _Clients(ServerClient(url, keys[0].key if keys else None), ServerClient(url, admin_key(keys)))
 
 
 @cache.command()
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def show(client: ServerClient, is_json: bool) -> None:
-    """Show how much KV is in host memory and on disk."""
-    view = client.get("/admin/cache")
+def show(clients: _Clients, is_json: bool) -> None:
+    """Show how much KV is on the device, in host memory and on disk."""
+    view = clients.operator.get("/admin/cache")
     if is_json:
         click.echo(json.dumps(view, indent=2))
         return
     if not view["levels"]:
-        click.echo("nothing is kept outside the device")
+        click.echo("there is no engine at the moment")
     for level in view["levels"]:
         click.echo(_line(level))
 
@@ -44,18 +51,19 @@ def show(client: ServerClient, is_json: bool) -> None:
 @cache.command()
 @click.option("--keep-disk", is_flag=True, help="Leave the files on disk.")
 @click.pass_obj
-def clear(client: ServerClient, keep_disk: bool) -> None:
+def clear(clients: _Clients, keep_disk: bool) -> None:
     """Forget all KV that no running request needs."""
-    client.post("/admin/cache/clear", {"disk": not keep_disk})
+    clients.operator.post("/admin/cache/clear", {"disk": not keep_disk})
     click.echo("cleared")
 
 
 @cache.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_obj
-def warm(client: ServerClient, files: tuple[Path, ...]) -> None:
+def warm(clients: _Clients, files: tuple[Path, ...]) -> None:
     """Compute the KV of system prompts, one per FILE, so that the first request that uses one finds it."""
     texts = {file: read_text_file(str(file), "system prompt") for file in files}
+    client = clients.first
     model = client.get("/v1/models")["data"][0]["id"]
     for file, text in texts.items():
         messages = [{"role": "system", "content": text}, {"role": "user", "content": "."}]
@@ -65,7 +73,10 @@ def warm(client: ServerClient, files: tuple[Path, ...]) -> None:
 
 
 def _line(level: dict[str, Any]) -> str:
-    if not level["capacity_bytes"]:
-        return f"{level['level']:<5} off"
+    name = f"{level['level']:<6}"
+    if not level["capacity_bytes"] and level["level"] != "device":
+        return f"{name} off"
     used, capacity = level["used_bytes"] / 1e6, level["capacity_bytes"] / 1e6
-    return f"{level['level']:<5} {used:9.1f} of {capacity:9.1f} MB  {level['num_tokens']} tokens"
+    running = level.get("num_running_tokens")
+    of_them = "" if running is None else f", {running} of them of running requests"
+    return f"{name} {used:9.1f} of {capacity:9.1f} MB  {level['num_tokens']} tokens{of_them}"

@@ -29,7 +29,8 @@ class ServerSettings(Section):
     port: int = Field(default=8080, ge=0, le=65535, description="TCP port; 0 takes a free one, and the ready line says which.")
     api_key_file: str | None = Field(
         default=None,
-        description="File with one `KEY` or `NAME KEY` per line; `#` starts a comment line. Without keys anybody may call.",
+        description="File with one `KEY`, `NAME KEY` or `NAME KEY admin` per line; `#` starts a comment. "
+        "Without keys anybody may call.",
     )
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024, ge=1024, description="Largest request body; a larger one is answered with 413."

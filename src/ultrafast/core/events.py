@@ -79,6 +79,7 @@ class RequestFinished:
         retry_after_s: with a drop_reason: when to come back, seconds; None = it would not help.
         num_pauses: how often it stood aside for more urgent requests, its KV kept.
         is_internal: see `Request`: observers of traffic pass over it.
+        num_recomputed_tokens: tokens computed again after a preemption, because their KV could not be kept anywhere.
     """
 
     request_id: str
@@ -102,6 +103,7 @@ class RequestFinished:
     error_code: str | None = None
     error_param: str | None = None
     is_internal: bool = False
+    num_recomputed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

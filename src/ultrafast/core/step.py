@@ -118,7 +118,7 @@ class KvMoved:
     """What came of a transfer: of `SaveRun` and `LoadRun` at once, of `WriteRun` and `ReadRun` later.
 
     Attributes:
-        way: "save", "load", "write" or "read".
+        way: "save", "load", "write" or "read"; "delete" where a `DeleteRun` broke the level, which else says nothing.
         num_bytes: that were moved; 0 when it failed.
         is_broken: the level itself cannot be used any more (a full or vanished disk), not only this run.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,8 +12,9 @@ from ultrafast.core.draft import DraftPass
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.host import Parts, Progress
+from ultrafast.engine.kvstore.file_hash import Identity, identify
 from ultrafast.engine.kvstore.model_key import model_key
-from ultrafast.engine.kvstore.setup import open_levels
+from ultrafast.engine.kvstore.setup import open_levels, say, why_none
 from ultrafast.engine.kvstore.wanted import restore_prefixes
 from ultrafast.engine.llama.executor import LlamaExecutor
 from ultrafast.engine.llama.machine import available_memory_bytes
@@ -21,7 +23,7 @@ from ultrafast.engine.messages import Configure
 from ultrafast.engine.options import DEFAULT_STEP_TARGET_S, DraftFacts, EngineFacts, EngineOptions
 from ultrafast.engine.paired import PairedExecutor
 from ultrafast.engine.warmup_plan import read_warmup_plan
-from ultrafast.kv.digest import next_digest
+from ultrafast.kv.digest import DIGEST_BYTES, next_digest
 from ultrafast.kv.ledger import num_sequences
 from ultrafast.kv.level import LevelLimits
 from ultrafast.sched.limits import DraftLimits, SchedulerLimits
@@ -31,6 +33,9 @@ from ultrafast.sched.scheduler import Scheduler
 
 def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     """Load the model and warm it up. Raises what `LlamaExecutor.load` raises."""
+    loaded = None
+    with contextlib.suppress(OSError):  # loading says what is wrong with the file
+        loaded = identify(Path(configure.options.model_path))
     executor = LlamaExecutor.load(configure.options, on_progress)
     # A replacement's weights are in the page cache, and clients wait: it starts cold and learns on the way.
     plan = read_warmup_plan(Path(configure.options.warmup_plan)) if configure.options.warmup_plan else None
@@ -38,7 +43,17 @@ def assemble_llama(configure: Configure, on_progress: Progress) -> Parts:
     options, facts = configure.options, replace(executor.facts, deterministic=configure.options.deterministic)
     alone = None if options.deterministic == "off" else executor.lone(options, CHUNK_TOKENS)
     draft_passes = [] if configure.is_replacement else executor.warm_up_draft()
-    return _put_together(executor, alone, facts, options, model_key(options, facts), samples, draft_passes)
+    options, key = _keyed(options, facts, loaded)
+    return _put_together(executor, alone, facts, options, key, samples, draft_passes)
+
+
+def _keyed(options: EngineOptions, facts: EngineFacts, loaded: Identity | None) -> tuple[EngineOptions, bytes]:
+    """The key of this engine's KV; without one, options that keep nothing beyond this process."""
+    try:
+        return options, model_key(options, facts, loaded)
+    except OSError as error:
+        say(f"the KV level on disk is off: {error}")
+        return replace(options, kv_disk_bytes=0, kv_disk_path=None), bytes(DIGEST_BYTES)
 
 
 def assemble_fake(configure: Configure, _: Progress) -> Parts:
@@ -72,10 +87,9 @@ def _put_together(
             scheduler.step_times.observe(sample.num_outputs, sample.duration_s)
     scheduler.observe_draft_passes(draft_passes)
     if levels.limits is not None:
-        found = levels.disk.scan() if levels.disk is not None else []
-        scheduler.adopt(found, time.monotonic())
-        if options.warmup_plan is not None:
-            restore_prefixes(scheduler, found, Path(options.warmup_plan), time.monotonic())
+        scheduler.adopt(levels.found, time.monotonic())
+    if options.warmup_plan is not None:
+        restore_prefixes(scheduler, levels.found, Path(options.warmup_plan), time.monotonic(), why_none(options, levels))
     if alone is None:
         return Parts(executor, scheduler, facts, levels.disk)
     first_id = num_sequences(facts.max_num_running + facts.max_num_paused, facts.max_num_cached)

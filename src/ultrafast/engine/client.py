@@ -13,12 +13,14 @@ from collections.abc import Callable, Collection, Sequence
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import OverloadedError, UltrafastError, UnavailableError
-from ultrafast.core.events import KvLevelsChanged
+from ultrafast.core.events import KvLevelsChanged, StepFinished
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.tiers import NEWCOMER_SHARE, ServiceTier
+from ultrafast.engine.device_kv import DeviceKv, device_kv
 from ultrafast.engine.health import EngineHealth, EngineRestarted, EngineState, RecoveryPolicy
 from ultrafast.engine.ledger import Ledger
 from ultrafast.engine.live import LiveRequest
+from ultrafast.engine.load_progress import LoadProgress
 from ultrafast.engine.messages import Abort, ClearCache, Loading, StepReport, Submit
 from ultrafast.engine.options import EngineFacts, EngineOptions
 from ultrafast.engine.stream import EngineStream
@@ -57,12 +59,14 @@ class EngineClient:
         self._listeners: list[Callable[[StepReport], None]] = []
         self._request_listeners: list[Callable[[Request], None]] = []
         self._restart_listeners: list[Callable[[EngineRestarted], None]] = []
+        self._clear_listeners: list[Callable[[], None]] = []
+        self._load = LoadProgress()
         self._ledger = Ledger(clock, policy.max_request_crashes, self._observe)
         self._supervisor = Supervisor(options, self, command=(*command, *arguments), policy=policy, clock=clock)
         self._queue_bounds = {
             tier: policy.max_num_waiting for tier, policy in zip(options.tier_order, options.tiers, strict=True)
         }
-        self._num_running = 0
+        self._stats: StepFinished | None = None  # of the last step of the child of now
         self._may_hold_back = False  # a child was lost, and the ledger may not be through with it
         self._task: asyncio.Task[None] | None = None
         self._facts: EngineFacts | None = None
@@ -82,6 +86,7 @@ class EngineClient:
             EngineFailedError: it died again and again while loading.
         """
         assert self._task is None, "started twice"
+        self._load.begin(self._clock())
         # Owned here and awaited in close(): start and close may be called by different tasks, which a TaskGroup forbids.
         self._task = asyncio.get_running_loop().create_task(self._supervise(), name="engine-supervisor")
         try:
@@ -164,7 +169,8 @@ class EngineClient:
         """
         if self._supervisor.state is not EngineState.READY:
             return False
-        num_free = max(0, self.facts.max_num_running - self._num_running)
+        num_running = self._stats.num_running if self._stats is not None else 0
+        num_free = max(0, self.facts.max_num_running - num_running)
         bound = self._queue_bounds[tier]
         return self._ledger.num_unplaced(tier) >= num_free + (bound if wholly else bound // NEWCOMER_SHARE)
 
@@ -196,7 +202,10 @@ class EngineClient:
             UnavailableError: it was never ready yet.
         """
         if self._facts is None:
-            raise UnavailableError("the model is still loading", code="model_loading", hint="wait for /health/ready")
+            left_s = self._load.left_s(self._clock()) or 1.0
+            raise UnavailableError(
+                "the model is still loading", code="model_loading", retry_after_s=left_s, hint="wait for /health/ready"
+            )
         return self._facts
 
     @property
@@ -204,10 +213,17 @@ class EngineClient:
         """KV outside the device, as the child last said; None while there is none."""
         return self._levels
 
+    @property
+    def device_kv(self) -> DeviceKv | None:
+        """KV on the device after the last step; None while there is no engine that is ready."""
+        return device_kv(self.facts, self._stats) if self._supervisor.state is EngineState.READY else None
+
     def clear_cache(self, *, with_disk: bool) -> None:
         """Have all KV forgotten that no running request needs. Does nothing while there is no child."""
         if self._supervisor.state is EngineState.READY:
             self._supervisor.send(ClearCache(with_disk))
+            for listener in self._clear_listeners:
+                listener()
 
     @property
     def state(self) -> EngineState:
@@ -225,6 +241,7 @@ class EngineClient:
             is_stalled=self._supervisor.pid is not None and pulse.is_stalled(num_sent),
             num_restarts=self._supervisor.num_restarts,
             pid=self._supervisor.pid,
+            ready_in_s=self._load.left_s(self._clock()),
         )
 
     @property
@@ -244,6 +261,10 @@ class EngineClient:
         """Tell an observer of every lost child. It must be quick and must not raise."""
         self._restart_listeners.append(listener)
 
+    def add_clear_listener(self, listener: Callable[[], None]) -> None:
+        """Tell an observer when the cache is being cleared: what it submits comes behind that. It must be quick and not raise."""
+        self._clear_listeners.append(listener)
+
     # -- what the supervisor tells (ChildUser) ------------------------------------------------------------------------------
 
     @property
@@ -251,11 +272,13 @@ class EngineClient:
         return self._ledger.num_sent
 
     def on_loading(self, progress: Loading) -> None:
+        self._load.note(progress, self._clock())
         if self._on_loading is not None:
             self._on_loading(progress)
 
     def on_ready(self, facts: EngineFacts) -> None:
         self._facts = facts
+        self._load.end(self._clock())
         self._settled.set()
         self._send_unsent()
 
@@ -265,7 +288,7 @@ class EngineClient:
         if report.levels is not None:
             self._levels = report.levels
         if report.stats is not None:
-            self._num_running = report.stats.num_running
+            self._stats = report.stats
         if seen is report:  # nothing ended
             for listener in self._listeners:
                 listener(report)
@@ -277,8 +300,8 @@ class EngineClient:
             self._send_unsent()
 
     def on_lost(self, reason: str) -> None:
-        self._levels = None
-        self._num_running = 0
+        self._levels = self._stats = None
+        self._load.begin(self._clock())
         ended = self._ledger.child_lost()
         self._may_hold_back = True
         restarted = EngineRestarted(self._clock(), reason, len(self._ledger))

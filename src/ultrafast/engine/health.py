@@ -32,6 +32,7 @@ class EngineHealth:
             silent for `silence_after_s`.
         num_restarts: children lost since the first became ready, failed attempts to replace them included.
         pid: process id of the child, None when there is none at the moment.
+        ready_in_s: how long the child will still load, estimated; None when it does not, or nothing was measured.
     """
 
     state: EngineState
@@ -40,6 +41,7 @@ class EngineHealth:
     is_stalled: bool
     num_restarts: int
     pid: int | None
+    ready_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import NoReturn
 from ultrafast.core.errors import ConfigError, UltrafastError
 from ultrafast.engine.codec import FrameError, engine_side_reader
 from ultrafast.engine.executor import Executor
+from ultrafast.engine.grammars import CompileBounds
 from ultrafast.engine.kvstore.disk import DiskStore
 from ultrafast.engine.loop import EngineLoop, StepScheduler
 from ultrafast.engine.messages import (
@@ -99,7 +100,8 @@ def serve(sock: socket.socket, assemble: Assemble) -> int:
         )
         return EXIT_LOAD_FAILED
     settle()
-    loop = EngineLoop(parts.scheduler, parts.executor, time.monotonic, outbox.send_report, parts.disk)
+    bounds = CompileBounds(configure.options.tier_order, configure.options.tiers, parts.facts.max_num_running)
+    loop = EngineLoop(parts.scheduler, parts.executor, time.monotonic, outbox.send_report, parts.disk, bounds)
     commands.deliver_to(loop.post)
     heart.watch(loop)
     outbox.send_last_words(Ready(parts.facts), _LAST_WORDS_TIMEOUT_S)

@@ -16,28 +16,20 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.draft import DraftResult
-from ultrafast.core.errors import InvalidRequestError
-from ultrafast.core.events import (
-    Event,
-    KvLevelsChanged,
-    RequestFinished,
-    RequestPreempted,
-    RequestScheduled,
-    StepFinished,
-    TokenProduced,
-)
+from ultrafast.core.errors import InvalidRequestError, UltrafastError
+from ultrafast.core.events import DropReason, Event, RequestFinished
 from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus, Yielding
 from ultrafast.engine.executor import Executor
+from ultrafast.engine.grammars import CompileBounds, Compiled, GrammarCompiler
 from ultrafast.engine.kvstore.carrier import KvCarrier
 from ultrafast.engine.kvstore.store import RunStore
 from ultrafast.engine.messages import Abort, ClearCache, Shutdown, StepReport, Submit, ToEngine
+from ultrafast.engine.reports import dropped, ended, refused, report_of
 
 MAX_KV_WAIT_S = 0.05
 """A request that waits for the disk is looked at again after so long, even if nothing came."""
@@ -78,13 +70,6 @@ class _UnderWay(NamedTuple):
     begin_s: float
 
 
-class _Compiled(NamedTuple):
-    """A request whose grammar is ready, or the reason why it never will be."""
-
-    request: Request
-    error: InvalidRequestError | None
-
-
 class EngineLoop:
     """Owns scheduler and executor from the moment `run` is called until it returns.
 
@@ -99,16 +84,17 @@ class EngineLoop:
         clock: Clock,
         send: Callable[[StepReport], None],
         disk: RunStore | None = None,
+        bounds: CompileBounds | None = None,
     ) -> None:
+        """`bounds`: of the grammars that wait to be compiled; None = those of the default tiers."""
         self._scheduler = scheduler
         self._executor = executor
         self._kv = KvCarrier(executor, clock, disk)
         self._clock = clock
         self._send = send
         # Never blocks its writers. Its length is bounded by the requests that the API process admits.
-        self._inbox: queue.SimpleQueue[ToEngine | _Compiled | _KvDone] = queue.SimpleQueue()
-        self._compiling: dict[str, Request] = {}  # requests whose grammar is being compiled; the engine thread's
-        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._inbox: queue.SimpleQueue[ToEngine | Compiled | _KvDone] = queue.SimpleQueue()
+        self._grammars = GrammarCompiler(executor.prepare_request, self._inbox.put, clock, bounds or CompileBounds())
         self._kv.on_done(lambda: self._inbox.put(_KvDone()))
         # Held by the engine thread whenever it may touch the scheduler, that is except while a step runs.
         self._decisions = threading.Lock()
@@ -156,7 +142,7 @@ class EngineLoop:
                 self._turn()
         finally:
             self._decisions.release()
-            self._compiler.shutdown(wait=False, cancel_futures=True)
+            self._grammars.close()
 
     def _turn(self) -> None:
         """What is not there costs nothing here: all of this runs between two steps, out of cold caches."""
@@ -204,10 +190,11 @@ class EngineLoop:
     def _drain(self) -> list[Event]:
         """Take every command that is there; wait for one when there is nothing else to do."""
         self.has_work = self._scheduler.has_work
+        events = self._expire_compiling()
         if self.has_work and self._inbox.empty():
             results = self._kv.poll()
-            return self._scheduler.kv_moved(results, self._clock()) if results else []
-        events = [] if self.has_work else self._wait()
+            return [*events, *self._scheduler.kv_moved(results, self._clock())] if results else events
+        events += [] if self.has_work or events else self._wait()
         while self._is_running and not self._inbox.empty():
             events += self._obey(self._inbox.get())
         events += self._scheduler.kv_moved(self._kv.poll(), self._clock())
@@ -215,8 +202,11 @@ class EngineLoop:
         return events
 
     def _wait(self) -> list[Event]:
-        """Sleep until a command comes, and obey it; not for long while a request waits for the disk."""
+        """Sleep until a command comes, and obey it; not for long while a request waits for the disk or may expire."""
         timeout_s = MAX_KV_WAIT_S if self._scheduler.is_waiting_for_kv else None
+        if (deadline_s := self._grammars.next_deadline_s()) is not None:
+            left_s = min(max(0.0, deadline_s - self._clock()), threading.TIMEOUT_MAX)
+            timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
         try:
             command = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
@@ -224,11 +214,11 @@ class EngineLoop:
         self.last_step_s = self._clock()  # idle until now: not a stall
         return self._obey(command)
 
-    def _obey(self, command: ToEngine | _Compiled | _KvDone) -> list[Event]:
+    def _obey(self, command: ToEngine | Compiled | _KvDone) -> list[Event]:
         match command:
             case Submit(request):
                 return self._submit(request)
-            case _Compiled(request, error):
+            case Compiled(request, error):
                 return self._start_compiled(request, error)
             case Abort(request_ids):
                 return [event for request_id in request_ids for event in self._abort(request_id)]
@@ -239,26 +229,27 @@ class EngineLoop:
         return []
 
     def _submit(self, request: Request) -> list[Event]:
+        """A grammar is compiled before the scheduler gets the request; only if it would take it now and there is room."""
         if request.params.grammar is None:
             return self._start(request)
-        self._compiling[request.request_id] = request
-        self._compiler.submit(self._compile, request)
+        if not request.is_admitted:
+            verdict = self._scheduler.answer(request, self._clock())
+            if verdict.reason is FinishReason.REJECT:
+                return [verdict]
+        if (why := self._grammars.why_full(request)) is not None:
+            return [self._dropped(request, FinishReason.REJECT, why)]
+        self._grammars.submit(request)
         return []
 
-    def _compile(self, request: Request) -> None:
-        """On the compiler thread: a large grammar takes up to a second, which no step may wait for."""
-        error = None
-        try:
-            self._executor.prepare_request(request)
-        except InvalidRequestError as reason:
-            error = reason
-        self._inbox.put(_Compiled(request, error))
-
-    def _start_compiled(self, request: Request, error: InvalidRequestError | None) -> list[Event]:
-        if self._compiling.pop(request.request_id, None) is None:  # aborted meanwhile
+    def _start_compiled(self, request: Request, error: UltrafastError | None) -> list[Event]:
+        if self._grammars.take(request.request_id) is None:  # aborted or expired meanwhile
             self._executor.end_request(request.request_id)
             return []
-        return self._start(request) if error is None else [self._refused(request, error)]
+        return self._start(request) if error is None else [refused(request, error, self._clock())]
+
+    def _expire_compiling(self) -> list[Event]:
+        expired = self._grammars.take_expired(self._clock())
+        return [self._dropped(request, FinishReason.EXPIRE, DropReason.QUEUE_TIMEOUT) for request in expired]
 
     def _start(self, request: Request) -> list[Event]:
         now = self._clock()
@@ -267,55 +258,20 @@ class EngineLoop:
         try:
             self._executor.begin_request(request)
         except InvalidRequestError as reason:
-            return [self._refused(request, reason)]
+            return [refused(request, reason, now)]
         return self._scheduler.add(request, now)
 
     def _abort(self, request_id: str) -> list[Event]:
-        request = self._compiling.pop(request_id, None)
+        request = self._grammars.take(request_id)
         if request is not None:
-            return [self._ended(request, FinishReason.ABORT)]
+            return [ended(request, FinishReason.ABORT, self._clock())]
         return self._scheduler.abort(request_id, self._clock())
 
-    def _refused(self, request: Request, error: InvalidRequestError) -> RequestFinished:
-        # What could begin once and cannot be continued is not the client's fault.
-        reason = FinishReason.ERROR if request.output_tokens else FinishReason.REJECT
-        return replace(self._ended(request, reason), error=error.message, error_code=error.code, error_param=error.param)
-
-    def _ended(self, request: Request, reason: FinishReason) -> RequestFinished:
-        """The terminal event of a request that never reached the scheduler."""
-        return RequestFinished(
-            request.request_id,
-            reason,
-            request.tier,
-            num_prompt_tokens=request.num_prompt_tokens,
-            num_cached_tokens=0,
-            num_computed_tokens=0,
-            num_output_tokens=len(request.output_tokens),
-            arrival_s=request.arrival_s,
-            scheduled_s=None,
-            first_token_s=None,
-            finished_s=self._clock(),
-        )
+    def _dropped(self, request: Request, reason: FinishReason, why: DropReason) -> RequestFinished:
+        return dropped(request, reason, why, self._grammars.retry_after_s(request.tier), self._clock())
 
     def _report(self, events: list[Event]) -> None:
-        tokens: list[TokenProduced] = []
-        scheduled: list[RequestScheduled] = []
-        preempted: list[RequestPreempted] = []
-        finished: list[RequestFinished] = []
-        stats, levels = None, None
-        for event in events:
-            match event:
-                case TokenProduced():
-                    tokens.append(event)
-                case StepFinished():
-                    stats = event
-                case RequestScheduled():
-                    scheduled.append(event)
-                case RequestPreempted():
-                    preempted.append(event)
-                case RequestFinished():
-                    finished.append(event)
-                    self._executor.end_request(event.request_id)
-                case KvLevelsChanged():
-                    levels = event
-        self._send(StepReport(tokens, scheduled, preempted, finished, stats, levels))
+        report = report_of(events)
+        for event in report.finished:
+            self._executor.end_request(event.request_id)
+        self._send(report)

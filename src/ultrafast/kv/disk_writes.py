@@ -84,7 +84,7 @@ class DiskWrites:
 
     def _order(self, run: Run, now: float) -> None:
         run.num_pins += 1
-        if not self._holdings.make_disk_room(run.num_bytes, now):
+        if not self._holdings.make_disk_room(self._holdings.disk.bytes_of(run), now):
             run.num_pins -= 1
             return
         run.disk = Place.ARRIVING

@@ -1,8 +1,9 @@
 """The eviction policy: which cached leaf is worth least.
 
 Value = P(reuse) * seconds saved / cells held. Seconds saved and cells held both grow with the length, so what remains is
-P(reuse), for which recency is the standing estimate: least recently used goes first. Among equals the shorter one goes, which
-saves less of the fixed cost of a prefill. Pinned prompts go last.
+P(reuse), for which recency is the standing estimate: least recently used goes first. Hits, which count outside the device
+(`value`), need no count here: each use of a beginning leaves a leaf that holds its cells, and they stay until the last of these
+leaves goes. Among equals the shorter one goes, which saves less of the fixed cost of a prefill. Pinned prompts go last.
 """
 
 from __future__ import annotations

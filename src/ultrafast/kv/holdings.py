@@ -35,7 +35,7 @@ class Holdings:
     def __init__(self, limits: LevelLimits, emit: Callable[[KvOp], None]) -> None:
         self.index = RunIndex(RUN_TOKENS if limits.can_trim else None)
         self.host = Level(limits.host_bytes)
-        self.disk = Level(limits.disk_bytes)
+        self.disk = Level(limits.disk_bytes, has_files=True)
         self.num_evicted_host = 0
         self.num_evicted_disk = 0
         self._limits = limits

@@ -56,7 +56,7 @@ class KvLedger:
         capacity_tokens: cells in the pool.
         can_trim: sequences can be cut at any token. False (recurrent and hybrid models): a sequence is reused as a whole or
             not at all.
-        has_cache: False = nothing is ever matched or kept.
+        has_cache: False = nothing is ever matched or kept; the caller's sequences are private then.
         max_cached_tokens: evictable cells to keep at most when a request finishes, its own aside; None = no limit.
         first_seq_id: sequence ids count from here.
         level_limits: host memory and disk below the pool; None = what leaves the pool is lost.
@@ -92,7 +92,7 @@ class KvLedger:
         self._free_ids = list(range(first_seq_id + num_ids - 1, first_seq_id - 1, -1))
         self._num_opened = 0
         self._ops: list[KvOp] = []
-        has_levels = has_cache and level_limits is not None and level_limits.host_bytes > 0
+        has_levels = level_limits is not None and level_limits.host_bytes > 0
         self.levels = KvLevels(level_limits, self.note) if has_levels and level_limits else None
         self.demotion = Demotion(self.levels) if self.levels else None
         self.departures = Departures(self.levels) if self.levels and can_trim else None

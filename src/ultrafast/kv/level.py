@@ -15,6 +15,9 @@ _MAX_CANDIDATES = 32
 
 RUN_OVERHEAD_BYTES = 4096
 """Upper bound of what a run's state holds beside its tokens' KV: counts, and types and sizes per layer."""
+FILE_OVERHEAD_BYTES = 128
+FILE_TOKEN_BYTES = 4
+"""What a file holds beside the state: a header of less than FILE_OVERHEAD_BYTES, and the tokens themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,16 @@ class LevelLimits:
 class Level:
     """Runs on one level, least recently used first; their bytes are charged from before they arrive until they are gone.
 
+    Args:
+        has_files: each run is a file of its own, which is charged as a whole.
+
     Attributes:
         num_tokens: of the runs that have arrived: what can be used, and on disk outlives the process.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, *, has_files: bool = False) -> None:
         self.budget = ByteBudget(capacity_bytes)
+        self._has_files = has_files
         self._runs: OrderedDict[int, Run] = OrderedDict()
         self._arriving: set[int] = set()
         self.num_tokens = 0
@@ -61,12 +68,19 @@ class Level:
     def __contains__(self, run: Run) -> bool:
         return run.run_id in self._runs
 
+    def bytes_of(self, run: Run) -> int:
+        """What this run takes here."""
+        return run.num_bytes + self._beside(run)
+
+    def _beside(self, run: Run) -> int:
+        return FILE_OVERHEAD_BYTES + FILE_TOKEN_BYTES * len(run.tokens) if self._has_files else 0
+
     def expect(self, run: Run) -> None:
         """Charge a run; its bytes may come now."""
         assert run not in self, "a run is on a level once"
         self._runs[run.run_id] = run
         self._arriving.add(run.run_id)
-        self.budget.charge(run.num_bytes)
+        self.budget.charge(self.bytes_of(run))
 
     def arrived(self, run: Run) -> None:
         """All bytes of a run that was expected are here."""
@@ -76,7 +90,7 @@ class Level:
     def remove(self, run: Run) -> None:
         """Refund a run; its bytes are gone, or will not come."""
         del self._runs[run.run_id]
-        self.budget.refund(run.num_bytes)
+        self.budget.refund(self.bytes_of(run))
         if run.run_id in self._arriving:
             self._arriving.remove(run.run_id)
         else:
@@ -84,8 +98,8 @@ class Level:
 
     def resize(self, run: Run, num_bytes: int) -> None:
         """Correct the charge of a run that is here; the caller sets `run.num_bytes` after it has done so on all levels."""
-        self.budget.refund(run.num_bytes)
-        self.budget.charge(num_bytes)
+        self.budget.refund(self.bytes_of(run))
+        self.budget.charge(num_bytes + self._beside(run))
 
     def touch(self, run: Run) -> None:
         self._runs.move_to_end(run.run_id)

@@ -27,6 +27,9 @@ from ultrafast.kv.index import Part
 from ultrafast.kv.level import LevelLimits
 from ultrafast.kv.run import RUN_TOKENS, FoundRun, Missing, Place, Run
 
+_WAYS = frozenset(Way)
+"""A deletion is none: nothing waits for it."""
+
 
 class KvLevels:
     """Owns the accounts of host memory and disk. One thread owns it, the same that owns the ledger.
@@ -151,7 +154,7 @@ class KvLevels:
             if result.is_broken:
                 self.writes.switch_off()
             run = self.holdings.index.get(result.run_id)
-            if run is not None:
+            if run is not None and result.way in _WAYS:
                 self._book(Way(result.way), run, result)
 
     def _book(self, way: Way, run: Run, result: KvMoved) -> None:

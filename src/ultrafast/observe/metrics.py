@@ -120,6 +120,9 @@ class Metrics:
         )
         self.aborts = self._counter("aborts", "Sequences that the engine ended because their client left.", ["tier"])
         self.preemptions = self._counter("preemptions", "Sequences that lost their place for want of KV.", ["tier"])
+        self.recomputed_tokens = self._counter(
+            "recomputed_tokens", "Tokens that finished sequences computed again after they had lost their place.", ["tier"]
+        )
         self.pauses = self._counter("pauses", "Times that finished sequences stood aside for more urgent ones.", ["tier"])
         self.drops = self._counter("drops", "Sequences that were refused before they got a place, by why.", ["tier", "reason"])
         self.slo_met = self._counter("slo_met", "Calls that met all objectives of the tier that served.", ["tier"])

@@ -60,6 +60,7 @@ class Recorder:
         self._prompt_tokens = {tier: metrics.prompt_tokens.labels(tier) for tier in ServiceTier}
         self._aborts = {tier: metrics.aborts.labels(tier) for tier in ServiceTier}
         self._preemptions = {tier: metrics.preemptions.labels(tier) for tier in ServiceTier}
+        self._recomputed = {tier: metrics.recomputed_tokens.labels(tier) for tier in ServiceTier}
         self._pauses = {tier: metrics.pauses.labels(tier) for tier in ServiceTier}
         self._step = {kind: metrics.step.labels(kind) for kind in ("prefill", "decode", "mixed")}
         self._prefill_step_tokens = metrics.step_tokens.labels("prefill")
@@ -160,6 +161,7 @@ class Recorder:
             return
         self._prompt_tokens[event.tier].inc(event.num_prompt_tokens)
         self._pauses[event.tier].inc(event.num_pauses)
+        self._recomputed[event.tier].inc(event.num_recomputed_tokens)
         if event.drop_reason is not None:
             self.metrics.drops.labels(event.tier, event.drop_reason).inc()
         if event.reason is FinishReason.ABORT:

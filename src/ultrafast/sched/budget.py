@@ -26,10 +26,12 @@ from ultrafast.sched.chunks import (
     DECODE_STRETCH,
     DUE_SHARE,
     FALLBACK_CHUNK_TOKENS,
+    FIRST_DUE_SHARE,
     IDLE_STRETCH,
     INTERRUPTIBLE_STRETCH,
     MIN_CHUNK_TOKENS,
     Prefills,
+    due_key,
 )
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
@@ -107,6 +109,29 @@ class StepBudget:
         rest_s = token_s * sum(prefills.lengths)
         needed_s = (rest_s + decode_s * rest_s / chunk_s if chunk_s > 0 else rest_s) * (1 + PREFILL_STRETCH)
         return slack_s if self._now + needed_s < prefills.first_due.deadline_s else math.inf
+
+    def pressed(self, num_tokens: int, prefills: Prefills) -> LiveRequest | None:
+        """Find the prefill that will be late unless it goes first: the first due of those that can be in time; None = nobody.
+
+        One can be in time if all of the next steps' prefill tokens, `num_tokens` each, would do; it has time to spare while that
+        is so after a step in which others went first, with a margin.
+        """
+        if len(prefills.lives) == 1 or num_tokens <= 0 or not self._cost.is_fitted:
+            return None
+        step_s = self._predict_s(0, num_tokens)
+        token_s = step_s / num_tokens
+        first, now = prefills.first_due, self._now
+        if first.deadline_s < now + token_s * first.num_remaining:
+            hopeful = [
+                live
+                for live, length in zip(prefills.lives, prefills.lengths, strict=True)
+                if live.arrival_s + live.ttft_s >= now + token_s * length
+            ]
+            if not hopeful:
+                return None
+            first = min(hopeful, key=due_key)
+        needed_s = step_s + token_s * max(0, first.num_remaining - num_tokens // FIRST_DUE_SHARE)
+        return first if now + needed_s * (1 + PREFILL_STRETCH) > first.deadline_s else None
 
     def num_prefill_tokens_fitting(self, num_kept: int, slack_s: float = math.inf, due_s: float = math.inf) -> int:
         """Prefill tokens for the next rank.

@@ -1,11 +1,12 @@
 """The chunk policy: whose prefill tokens a step carries, among requests of one urgency.
 
-    budget  |pppppppp|pppp|pppppp|
-             short    ...  first due: at least a quarter
+    budget  |pppppppp|pppp|pppppp|          budget  |pppppppppppppppppp|pp|
+             short    ...  first due:                first due, pressed: all that it needs
+                           at least a quarter
 
-Short prefills go before long ones (a 50-token prompt does not wait for a 4,000-token one), and the one whose first token is due
-first always gets a quarter, so that a stream of short ones cannot starve it: a long prompt is background work beside short ones
-and has everything when it is alone.
+Short prefills go before long ones (a 50-token prompt does not wait for a 4,000-token one) while the one whose first token is due
+first has the time. When it would be late otherwise, and still need not be, it is *pressed*: it goes first. When it has no hope
+it gets a quarter, so that no stream of others can starve it, and the first due of those that have some may be pressed instead.
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ class Prefills:
         self.first_due = _first_due(lives)
 
 
-def divide(budget: int, prefills: Prefills) -> list[Chunk]:
+def divide(budget: int, prefills: Prefills, pressed: LiveRequest | None = None) -> list[Chunk]:
     """Give the budget to at most `MAX_PREFILLS_PER_STEP` prefills, in the order in which they should be served.
 
-    The order is fewest tokens remaining first; the one whose deadline is nearest is sure of a share. Sum of the chunks <= budget.
+    The order is fewest tokens remaining first, after `pressed` (one of them), if there is such; the one whose deadline is nearest
+    is sure of a share. Sum of the chunks <= budget.
     """
     if budget <= 0:
         return []
@@ -74,8 +76,18 @@ def divide(budget: int, prefills: Prefills) -> list[Chunk]:
         return [Chunk(first_due, min(budget, first_due.num_remaining))]
     promised = min(first_due.num_remaining, max(1, budget // FIRST_DUE_SHARE))
     shortest = _shortest(prefills, MAX_PREFILLS_PER_STEP)
-    chosen = [live for live in shortest if live is not first_due][: MAX_PREFILLS_PER_STEP - 1]
-    return _fill(budget, promised, first_due, sorted([first_due, *chosen], key=_length_key))
+    sure = [first_due] if pressed is None or pressed is first_due else [first_due, pressed]
+    chosen = [live for live in shortest if live not in sure][: MAX_PREFILLS_PER_STEP - len(sure)]
+    ordered = sorted([*sure, *chosen], key=_length_key)
+    if pressed is not None:
+        ordered.remove(pressed)
+        ordered.insert(0, pressed)
+    return _fill(budget, promised, first_due, ordered)
+
+
+def due_key(live: LiveRequest) -> tuple[float, int]:
+    """Whose first token is due first."""
+    return (live.arrival_s + live.ttft_s, live.order)
 
 
 def _length_key(live: LiveRequest) -> tuple[int, int]:

@@ -14,9 +14,9 @@ Where nobody can advance at all, the rest is copied at once: there is nobody to 
 from __future__ import annotations
 
 from ultrafast.kv.ledger import KvLedger
+from ultrafast.sched.kept import choose_loser
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import choose_victim
 
 WATCHED_SHARE = 0.5
 UNWATCHED_SHARE = 2.0
@@ -63,7 +63,7 @@ class Departing:
             if not departures.is_in_use:
                 departures.forget_all()
         elif num_available < low:
-            victim = choose_victim(running + paused)
+            victim = choose_loser(running + paused, self._limits)
             assert victim is not None, "there are holders"
             assert victim.sequence is not None, "holders hold a sequence"
             num_decoding = sum(live.is_decoding for live in running)

@@ -43,7 +43,7 @@ class SchedulerLimits:
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
         can_interrupt: a step can be broken off while it runs; then a step that nobody waits for may be longer.
         idle_cell_s: what each cell in use adds to each row of a step, seconds, as it was measured; 0 = to be learnt.
-        enable_prefix_cache: reuse KV between requests.
+        enable_prefix_cache: reuse KV between requests. False: each request is as one with its cache off.
         enable_speculation: let steps carry drafts where that is measured to pay; needs `can_trim`.
         enable_reservation: hold back room for more urgent tiers that are likely to come.
         draft: the draft model that guesses where the text does not repeat itself; None = there is none.

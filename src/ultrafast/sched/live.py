@@ -47,7 +47,10 @@ class LiveRequest:
             asking again (which costs a match of the whole prompt) is in vain. -1 = ask.
         num_cached_first: prompt tokens skipped at its first scheduling; None before.
         num_host_tokens, num_disk_tokens: of `num_cached_first`, those that came from there.
+        is_kept: it got its sequence on a turn that its tier was owed; see `turns`.
         total_computed: tokens of all its forward passes, recomputation included, wrong drafts not.
+        num_once: leading tokens that had been computed when it last lost its place; num_recomputed: of `total_computed`, those
+            among them that were computed again for want of a copy.
         speculation: what its guesses have taught; None before the first. draft_trust: those of the draft model.
     """
 
@@ -59,6 +62,7 @@ class LiveRequest:
         "downgrade_reason",
         "draft_trust",
         "first_token_s",
+        "is_kept",
         "last_run_s",
         "last_token_s",
         "max_length",
@@ -68,9 +72,11 @@ class LiveRequest:
         "num_disk_tokens",
         "num_given",
         "num_host_tokens",
+        "num_once",
         "num_pauses",
         "num_preemptions",
         "num_prompt",
+        "num_recomputed",
         "order",
         "own_end",
         "rank",
@@ -109,6 +115,7 @@ class LiveRequest:
         self.order = order
         self.state = RequestState.WAITING
         self.num_computed = 0
+        self.is_kept = False
         self.sequence: SequenceKv | None = None
         self.can_reuse = request.use_cache
         self.blocked_version = -1
@@ -116,6 +123,8 @@ class LiveRequest:
         self.first_token_s: float | None = None
         self.num_cached_first: int | None = None
         self.total_computed = 0
+        self.num_once = 0
+        self.num_recomputed = 0
         self.num_host_tokens = 0
         self.num_disk_tokens = 0
         self.num_preemptions = 0
@@ -209,6 +218,7 @@ class LiveRequest:
             first_token_s=self.first_token_s,
             finished_s=now,
             num_preemptions=self.num_preemptions,
+            num_recomputed_tokens=self.num_recomputed,
             error=error,
             num_host_tokens=self.num_host_tokens,
             num_disk_tokens=self.num_disk_tokens,

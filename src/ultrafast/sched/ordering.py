@@ -1,7 +1,9 @@
 """The ordering policy: who is served first, and who gives way.
 
-More urgent tiers first; inside a tier those that were preempted (they have already waited once), then by arrival. That a less
-urgent tier does not starve is the business of `shares.py`; inside a tier nothing overtakes an earlier arrival.
+More urgent tiers first; inside a tier those that were preempted (they have already waited once), then whose first token is due
+first: arrival plus objective, its own or the tier's. Where all have the same objective that is the order of arrival. Nobody waits
+for ever inside a tier: whoever comes after a deadline has a later one. That a less urgent tier does not starve is the business of
+`shares.py` and `turns.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ OrderKey = tuple[bool, float, int]
 
 def order_key(live: LiveRequest) -> OrderKey:
     """The order inside a tier; smaller = served earlier. Constant while the request waits."""
-    return (live.state is not RequestState.PREEMPTED, live.arrival_s, live.order)
+    return (live.state is not RequestState.PREEMPTED, live.arrival_s + live.ttft_s, live.order)
 
 
 arrival_key: Callable[[LiveRequest], tuple[int, tuple[float, int]]] = attrgetter("urgency", "arrival")

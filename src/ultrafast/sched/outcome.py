@@ -8,8 +8,8 @@ from ultrafast.core.events import DEAD_END, PrefillChunk, StepFinished, TokenPro
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import SampledToken, SequenceWork, StepPlan, StepResult, StepStatus
 from ultrafast.kv.segment import SequenceKv
+from ultrafast.sched.kept import choose_loser
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import choose_victim
 from ultrafast.sched.speculation.model_drafts import num_model_tokens
 from ultrafast.sched.state import SchedulerState
 from ultrafast.sched.worked import Worked
@@ -53,6 +53,8 @@ def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: flo
             if len(drawn) > 1:
                 tokens += item.drafts[: len(drawn) - 1]
             state.ledger.extend(sequence, tokens)
+            if live.num_computed < live.num_once:
+                live.num_recomputed += min(len(tokens), live.num_once - live.num_computed)
             live.num_computed += len(tokens)
             live.total_computed += len(tokens)
             live.last_run_s = now
@@ -97,7 +99,7 @@ def _give_way(state: SchedulerState, num_tokens: int, now: float) -> None:
     state.faults.out_of_kv(state.ledger.num_free, num_tokens)
     if state.ledger.evict_one():
         return
-    victim = choose_victim(state.holders)
+    victim = choose_loser(state.holders, state.limits)
     if victim is None:
         return
     is_alone = len(state.holders) == 1

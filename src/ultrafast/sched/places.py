@@ -16,10 +16,12 @@ from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.index import Part
 from ultrafast.kv.tree import Match
 from ultrafast.sched import admission
+from ultrafast.sched.kept import choose_loser, may_lose
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import arrival_key, choose_victim, turn_key
+from ultrafast.sched.ordering import arrival_key, choose_victim
 from ultrafast.sched.sharing import find_leader
 from ultrafast.sched.state import SchedulerState
+from ultrafast.sched.turns import Turns
 
 _LAST_RANK = len(ServiceTier)
 
@@ -31,21 +33,18 @@ class Places:
         self._state = state
         self._ledger = state.ledger
         self._limits = state.limits
+        self._turns = Turns(state, self._reusable)
         self._promised: list[int] | None = None
 
     def fill(self, due_ranks: Collection[int], now: float) -> None:
         """Give places away until nobody who wants one can have it.
 
         Args:
-            due_ranks: tiers that are owed an item (see `shares`): each keeps or gets one place in this step.
+            due_ranks: tiers that are owed an item: each keeps or gets one place in this step (see `turns`).
             now: seconds.
         """
         self._promised = None
-        safe: set[LiveRequest] = set()
-        for rank in due_ranks:
-            live = self._hold_place(rank, safe, now)
-            if live is not None:
-                safe.add(live)
+        safe = self._turns.give(due_ranks, now)
         head = self._state.waiting.head()
         while head is not None:
             self._resume_paused(head.rank, safe)
@@ -85,44 +84,18 @@ class Places:
         return num_possible > 0 and num_possible > self._state.followers.num_at_least_as_urgent(rank)
 
     def _vacate(self, victim: LiveRequest, urgency: int, now: float) -> bool:
-        """Free a place. When no more requests may be paused, the victim pays with its KV; False while that is being copied."""
+        """Free a place. When no more requests may be paused, the least urgent pays with its KV; False while that is copied."""
         state = self._state
-        if len(state.paused) < self._limits.max_num_paused:
-            state.pause(victim)
-        elif state.departing.may_leave(victim, urgency, state.running):
-            state.preempt(victim, now)
-        else:
-            return False
+        if len(state.paused) >= self._limits.max_num_paused:
+            loser = choose_loser([victim, *[live for live in state.paused if live.urgency > urgency]], self._limits)
+            assert loser is not None, "the victim is a candidate"
+            if not state.departing.may_leave(loser, urgency, state.running):
+                return False
+            state.preempt(loser, now)
+            if loser is victim:
+                return True
+        state.pause(victim)
         return True
-
-    def _hold_place(self, rank: int, safe: Collection[LiveRequest], now: float) -> LiveRequest | None:
-        """Find the member of a tier that is owed a step; if none runs, one gets a place, whoever has to stand aside."""
-        state = self._state
-        running = [live for live in state.running if live.rank == rank]
-        if running:
-            return min(running, key=turn_key)
-        victim = None
-        if self._num_free <= 0:
-            victim = choose_victim([live for live in state.running if live not in safe])
-            if victim is None or len(state.paused) >= self._limits.max_num_paused:
-                return None
-        paused = [live for live in state.paused if live.rank == rank]
-        live = min(paused, key=turn_key) if paused else state.waiting.head_of(rank)
-        if live is None:
-            return None
-        if not paused and state.restorer.must_wait(live, now):
-            state.step_aside(live)
-            return None
-        match, restored = (None, ()) if paused else self._reusable(live, now)
-        if not paused and not self._has_cells(live, match):
-            return None
-        if victim is not None:
-            state.pause(victim)
-        if paused:
-            state.resume(live)
-        else:
-            state.start(live, match, now, restored)
-        return live
 
     # -- cells
 
@@ -147,7 +120,7 @@ class Places:
             if lack <= 0:
                 break
             if not self._preempt_for(live, lack, safe, now):
-                is_lasting = not state.departing.is_copying and not state.reservations.num_tokens(live.rank)
+                is_lasting = not state.departing.is_copying and not self._num_held_back(live.rank)
                 is_final = is_lasting and not state.faults.slack
                 live.blocked_version = ledger.version if is_final else -1
                 return False
@@ -171,22 +144,20 @@ class Places:
             match = None  # sequences that cannot be cut: the longer one replaces the shorter
         return match, restored
 
-    def _has_cells(self, live: LiveRequest, match: Match | None) -> bool:
-        num_matched = match.num_tokens if match else 0
-        holders = self._state.holders
-        taken = admission.num_promised(holders, self._limits) + self._state.faults.slack
-        return admission.num_needed(live, num_matched, self._limits) <= self._ledger.num_available(match) - taken
-
     def _lack(self, live: LiveRequest, num_matched: int, num_available: int) -> int:
         """Cells that are missing for a start; <= 0 = it can start. What is promised to less urgent requests does not count."""
         state = self._state
         if not state.num_holders:
             return 0
         need = admission.num_needed(live, num_matched, self._limits)
-        lack = need + state.reservations.num_tokens(live.rank) + state.faults.slack - num_available
+        lack = need + self._num_held_back(live.rank) + state.faults.slack - num_available
         if state.most_promised is not None and lack + state.most_promised <= 0:
             return 0  # whatever is promised to whom
         return lack + sum(self._promised_by_urgency()[: live.rank + 1])
+
+    def _num_held_back(self, rank: int) -> int:
+        """Cells that a start of this rank must leave: to more urgent requests that are likely to come, to tiers that are owed."""
+        return self._state.reservations.num_tokens(rank) + self._turns.num_claimed(rank)
 
     def _promised_by_urgency(self) -> list[int]:
         """Cells promised to everybody who holds a sequence, by urgency. Kept between the starts of one step."""
@@ -198,7 +169,7 @@ class Places:
     def _preempt_for(self, live: LiveRequest, lack: int, safe: Collection[LiveRequest], now: float) -> bool:
         """Preempt less urgent requests, the least urgent first, for `lack` cells. False, and nobody, if that cannot be (yet)."""
         victims: list[LiveRequest] = []
-        for other in sorted(self._state.holders, key=arrival_key, reverse=True):
+        for other in sorted(may_lose(self._state.holders, live, self._limits), key=arrival_key, reverse=True):
             if lack <= 0 or other.urgency <= live.rank:
                 break
             assert other.sequence is not None, "holders hold a sequence"

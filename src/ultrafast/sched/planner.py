@@ -19,6 +19,7 @@ from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
 from ultrafast.sched.chunks import MIN_CHUNK_TOKENS, Chunk, Prefills, divide
 from ultrafast.sched.cost import Row
+from ultrafast.sched.kept import choose_loser, is_kept, may_lose
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.ordering import arrival_key, choose_next_turn, choose_victim, turn_key
 from ultrafast.sched.places import Places
@@ -56,7 +57,7 @@ class Planner:
             if work or not has_eligible:
                 return self._with_drafts(tuple(work), now)
             # Nobody can advance for want of cells.
-            victim = choose_victim(state.holders)
+            victim = choose_loser(state.holders, self._limits)
             assert victim is not None, "somebody runs"
             assert len(state.holders) > 1, "a request that runs alone fits: it was checked when added"
             state.preempt(victim, now)
@@ -137,15 +138,22 @@ class Planner:
         """Make sure of one more cell beside those taken in this step. False: `live` itself had to give way, or waits for a copy.
 
         `live` is among the candidates, so nobody more urgent or older gives way to it; and since decodes are planned in that
-        order, nobody who is in the step already does.
+        order, nobody who is in the step already does. One that is kept stays where it is instead of giving way.
         """
-        state = self._state
+        state, limits = self._state, self._limits
         while not self._make_room(num_taken + 1):
             assert state.num_holders > 1, "a request that runs alone fits: its length is limited to the pool"
-            victim = choose_victim(
-                other for other in state.holders if other is live or self._ledger.num_reclaimable(_sequence(other)) > 0
-            )
-            assert victim is not None, "the request in need is itself a candidate"
+            others = [
+                other for other in may_lose(state.holders, live, limits) if self._ledger.num_reclaimable(_sequence(other)) > 0
+            ]
+            if is_kept(live, limits):
+                victim = choose_loser([other for other in others if arrival_key(other) > arrival_key(live)], limits)
+            elif all(is_kept(other, limits) for other in others):
+                victim = choose_victim([other for other in others if other.urgency > live.urgency] or [live])
+            else:
+                victim = choose_victim([live, *others])
+            if victim is None:
+                return False
             if not state.departing.may_leave(victim, live.urgency, state.running):
                 return False
             state.preempt(victim, now)
@@ -169,7 +177,7 @@ class Planner:
         if num_tokens <= 0 and owed is not None and owed in prefilling:
             prefills = Prefills([owed])
             num_tokens = min(MIN_CHUNK_TOKENS, self._limits.max_step_tokens - budget.num_tokens - num_kept)
-        return self._fit(divide(num_tokens, prefills), budget, now)
+        return self._fit(divide(num_tokens, prefills, budget.pressed(num_tokens, prefills)), budget, now)
 
     def _fixed_chunk(self, live: LiveRequest) -> int:
         """The next tokens as they were, or will be, cut each time: the prompt on a grid, the output token by token."""
@@ -192,7 +200,7 @@ class Planner:
         """Preempt one request that is less urgent than `live` and holds cells of its own; none of those is in the step yet."""
         victim = choose_victim(
             other
-            for other in self._state.holders
+            for other in may_lose(self._state.holders, live, self._limits)
             if other.urgency > live.urgency and self._ledger.num_reclaimable(_sequence(other)) > 0
         )
         if victim is None or not self._state.departing.may_leave(victim, live.urgency, self._state.running):

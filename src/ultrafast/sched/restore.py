@@ -82,7 +82,9 @@ class Restorer:
         match = self._ledger.match(live.tokens, live.request.cache_salt)
         if match is not None:
             self._ledger.touch(match.source, now)
-        parts = self._find(levels, live, match.num_tokens if match else 0, now)
+        self._await(live, self._find(levels, live, match.num_tokens if match else 0, now), levels, now)
+
+    def _await(self, live: LiveRequest, parts: list[Part], levels: KvLevels, now: float) -> None:
         if all(part.run.host is Place.PRESENT for part in parts):
             return
         wait_s = sum(fetch_s(part, levels.bandwidths, now) for part in parts)
@@ -118,15 +120,15 @@ class Restorer:
         self.aside = [live for live in self.aside if live not in ready]
         return ready
 
-    def hold(self, live: LiveRequest, namespace: str) -> None:
-        """It lost its place: keep what was just copied for it until it comes back."""
+    def hold(self, live: LiveRequest, namespace: str, now: float) -> None:
+        """It lost its place: keep what was just copied for it until it comes back, and fetch what only the disk has."""
         levels = self._ledger.levels
         if levels is not None:
-            parts = [
-                part for part in levels.find(live.tokens, namespace, 0, len(live.tokens) - 1) if part.run.host is Place.PRESENT
-            ]
-            levels.holdings.pin(parts)
-            self._held[live] = parts
+            parts = levels.find(live.tokens, namespace, 0, len(live.tokens) - 1)
+            held = [part for part in parts if part.run.host is not Place.ABSENT]
+            levels.holdings.pin(held)
+            self._held[live] = held
+            self._await(live, self._worth(levels, live, parts, now), levels, now)
 
     # -- the start and after ------------------------------------------------------------------------------------------------
 
@@ -210,7 +212,21 @@ class Restorer:
 
     def _find(self, levels: KvLevels, live: LiveRequest, num_matched: int, now: float) -> list[Part]:
         parts = levels.find(live.tokens, live.level_namespace, num_matched, len(live.tokens) - 1)
-        return levels.choose(parts, self._token_s, now)
+        return self._worth(levels, live, parts, now)
+
+    def _worth(self, levels: KvLevels, live: LiveRequest, parts: list[Part], now: float) -> list[Part]:
+        """The first of these that are worth fetching; what is held for one that lost its place always is: it was promised."""
+        held = self._held.get(live)
+        if held is None:
+            return levels.choose(parts, self._token_s, now)
+        awaited = self._awaited.get(live)
+        promised = {part.run.run_id for part in (*held, *(awaited.parts if awaited is not None else ()))}
+        chosen: list[Part] = []
+        for part in parts:
+            if part.run.run_id not in promised and not levels.choose([part], self._token_s, now):
+                break
+            chosen.append(part)
+        return chosen
 
     def _let_go(self, live: LiveRequest, levels: KvLevels) -> None:
         awaited = self._awaited.pop(live, None)

@@ -16,6 +16,7 @@ by whichever call comes next; what happened while planning (scheduled, preempted
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ultrafast.core.draft import DraftPass, DraftResult
 from ultrafast.core.events import DropReason, Event, RequestFinished
@@ -117,7 +118,7 @@ class Scheduler:
         assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
         self._num_added += 1
         limits = self._state.limits
-        live = LiveRequest(request, self._num_added, limits.policy_of(request.tier), limits.rank_of(request.tier))
+        live = self._live(request)
         live.max_length = min(live.max_length, limits.max_request_tokens, limits.kv_capacity_tokens + 1)
         self._state.live[request.request_id] = live
         error = self._why_never(live)
@@ -135,8 +136,7 @@ class Scheduler:
 
         Touches no request and no event: it may be asked while a step runs.
         """
-        limits = self._state.limits
-        live = LiveRequest(request, self._num_added, limits.policy_of(request.tier), limits.rank_of(request.tier))
+        live = self._live(request)
         verdict = self._gate.judge(live, now)
         reason = FinishReason.REJECT if verdict.is_refused else FinishReason.ABORT
         why = verdict.reason if verdict.is_refused else None
@@ -234,6 +234,11 @@ class Scheduler:
         state.emit(outcome.step_finished(state, plan, worked, result, now, duration_s, schedule_s))
         self._step += 1
         return state.take_events()
+
+    def _live(self, request: Request) -> LiveRequest:
+        limits = self._state.limits
+        request = request if limits.enable_prefix_cache else replace(request, use_cache=False)
+        return LiveRequest(request, self._num_added, limits.policy_of(request.tier), limits.rank_of(request.tier))
 
     def _learn(self, plan: StepPlan, worked: Worked, result: StepResult) -> None:
         state = self._state

@@ -2,13 +2,14 @@
 
 A tier that has work earns `min_share` of the time of each step and is charged for what it used of it. Once it has earned the cost
 of one item (a smallest prefill chunk), it is *due*: the next step carries one item of it whatever the slack of the others, and if
-all places are taken, the least urgent running request stands aside for that step.
+all places are taken, the least urgent running request stands aside for that step (`turns`).
 
     credit  ____/|____/|____/|__      earns while it gets less than its share, pays for each item
                  item  item  item
 
-Bound: while KV has room, a tier with work is in a step at least once in `item cost / min_share` seconds plus two steps. What a
-starved tier earned is kept for two items at most, so that it never comes back in a burst.
+Bound: a tier with work is in a step at least once in `item cost / min_share` seconds plus two steps, if KV has room for it or it
+has a sequence already; else once the running ones have given back what it needs (`turns`, `kept`). What a starved tier earned is
+kept for two items at most, so that it never comes back in a burst.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Shares:
     def __init__(self, tiers: Sequence[TierPolicy]) -> None:
         self._min_shares = [tier.min_share for tier in tiers]
         self._credits_s = [0.0] * len(tiers)
+        self._waited_s = [0.0] * len(tiers)
         self.has_credit = False
 
     def is_due(self, rank: int, item_s: float) -> bool:
@@ -37,8 +39,9 @@ class Shares:
         return self._min_shares[rank] > 0 and self._credits_s[rank] > 0 and self._credits_s[rank] >= item_s
 
     def due_ranks(self, item_s: float) -> list[int]:
-        """All tiers that have earned one item."""
-        return [rank for rank, credit_s in enumerate(self._credits_s) if credit_s > 0 and self.is_due(rank, item_s)]
+        """All tiers that have earned one item; the one that was in no step for longest comes first."""
+        ranks = [rank for rank, credit_s in enumerate(self._credits_s) if credit_s > 0 and self.is_due(rank, item_s)]
+        return sorted(ranks, key=lambda rank: -self._waited_s[rank]) if len(ranks) > 1 else ranks
 
     def step_finished(self, duration_s: float, wanting: Collection[int], costs_s: Sequence[float], item_s: float) -> None:
         """Book one step.
@@ -52,8 +55,9 @@ class Shares:
         total_s = sum(costs_s)
         for rank, share in enumerate(self._min_shares):
             if rank not in wanting:
-                self._credits_s[rank] = 0.0
+                self._credits_s[rank] = self._waited_s[rank] = 0.0
                 continue
+            self._waited_s[rank] = 0.0 if costs_s[rank] > 0 else self._waited_s[rank] + duration_s
             used_s = duration_s * costs_s[rank] / total_s if total_s > 0 else 0.0
             credit_s = self._credits_s[rank] + share * duration_s - used_s
             self._credits_s[rank] = min(max(credit_s, 0.0), _MAX_ITEMS_SAVED * max(item_s, share * duration_s))

@@ -5,7 +5,7 @@
                                                           ^ until
 
 The wait always ends: when the leader has computed that far, or when it ends in any way, the follower is released and goes its
-own way. A leader always advances, because the oldest prefill of each step always gets a share and a leader inherits urgency.
+own way. A leader always advances, because the first due of the prefills always gets a share and a leader inherits urgency.
 """
 
 from __future__ import annotations

@@ -201,10 +201,12 @@ class SchedulerState:
         assert live.sequence is not None, "a running or paused request has a sequence"
         self.restorer.discard(live)
         self.ledger.swap_out(live.sequence, live.level_namespace)
-        self.restorer.hold(live, live.level_namespace)
+        self.restorer.hold(live, live.level_namespace, now)
         self.ledger.free(live.sequence)
         live.sequence = None
+        live.num_once = max(live.num_once, live.num_computed)
         live.num_computed = 0
+        live.is_kept = False
         live.num_preemptions += 1
         self.num_preempted += 1
         live.state = RequestState.PREEMPTED

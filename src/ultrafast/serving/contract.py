@@ -43,7 +43,7 @@ class GenerationOptions(msgspec.Struct, frozen=True):
         num_logprobs: None = off; k = chosen token plus the k most likely.
         requested_tier: canonical tier, or None when the client named none.
         slo: this request's own objectives.
-        supersede_key: (name of the API key, the client's key): a newer call of the same key ends this one.
+        supersede_key: (the tenant, the client's key): a newer call of the same key ends this one.
         echo: completions only: repeat the prompt in front of the output.
         is_cached: False = `cache: "off"`: neither read from nor leave anything in the prefix cache.
         is_deterministic: run alone, so that the same request gives the same floats, and tokens, each time.

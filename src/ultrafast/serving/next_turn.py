@@ -44,8 +44,9 @@ class Answered:
 
 
 class NextTurns:
-    """Used on one event loop. `IDLE_S` after the last call has ended, the turns noted since are begun: the newest last, so that it is the
-    one which is left on the device.
+    """Used on one event loop.
+
+    `IDLE_S` after the last call has ended, the turns noted since are begun: the newest last, so that it stays on the device.
 
     Args:
         tokenize: gives the tokens of a conversation, exactly as a call would send them.

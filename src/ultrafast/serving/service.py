@@ -1,15 +1,14 @@
 """The use cases of the server: chat, complete, tokenize, detokenize, list models.
 
 One call becomes one engine request per choice; their events become one stream of `ServingEvent`s. Runs on the event loop;
-prompts that take more than a moment are prepared on a small thread pool. Leaving a stream aborts its requests.
+prompts that take more than a moment are prepared on a few threads, the most urgent tier first. Leaving a stream aborts
+its requests.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -41,6 +40,7 @@ from ultrafast.serving.structured import grammar_for, is_large
 from ultrafast.serving.supersede import Superseding
 from ultrafast.serving.tool_formats import MARKERS, THINK_CLOSE, THINK_OPEN
 from ultrafast.serving.tools import NO_TOOLS, ToolPlan, plan_tools
+from ultrafast.serving.workers import Workers
 
 _INLINE_CHARS = 4096
 """Text that is tokenised in about a millisecond; more goes to a worker thread."""
@@ -50,6 +50,8 @@ _NUM_WORKERS = 2
 _MAX_INQUIRIES = 2
 """Of a burst, all may ask before the first has taken its place: they all have room then, and ask once more."""
 MAX_CHOICES = 128
+_ANY_TIER = ServiceTier.DEFAULT
+"""Of what has none: tokens that are only counted or shown."""
 DETERMINISTIC_SEED = 0
 """Of deterministic calls that bring none."""
 MAX_TOKENIZE_CHARS = 1024 * 1024
@@ -85,7 +87,7 @@ class Service:
     ) -> None:
         """`template_source` replaces the model's own chat template; `prompts` replaces the builder made of it and the tokenizer.
 
-        `policies`: the tiers' bounds; None = the defaults. `begins_next_turns`: see `next_turn`.
+        `policies`: the tiers' bounds, the most urgent first; None = the defaults. `begins_next_turns`: see `next_turn`.
 
         Raises:
             ModelFileError: the chat template does not compile.
@@ -100,8 +102,9 @@ class Service:
         self._superseding = Superseding()
         self._next_turns = NextTurns(engine, self.tokenize_chat, clock)
         self._begins_next_turns = begins_next_turns
-        self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="prompt")
-        self._huge_worker = ThreadPoolExecutor(1, thread_name_prefix="huge-prompt")
+        self._ranks = {tier: rank for rank, tier in enumerate(self._policies)}
+        self._workers = Workers(_NUM_WORKERS, "prompt")
+        self._huge_worker = Workers(1, "huge-prompt")
         self.prompts = prompts or PromptBuilder(tokenizer, template_source)
         control_ids = self.prompts.control_ids
         self._piece_bytes = longest_piece_bytes(tokenizer)
@@ -138,7 +141,7 @@ class Service:
                 f"the text has {len(text)} characters, the limit is {MAX_TOKENIZE_CHARS}", param="prompt", hint="send it in parts"
             )
         return await self._run(
-            len(text), lambda: self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
+            _ANY_TIER, len(text), lambda: self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
         )
 
     async def tokenize_chat(self, conversation: Conversation) -> list[int]:
@@ -147,7 +150,7 @@ class Service:
         Raises:
             InvalidRequestError: see `PromptBuilder.render`.
         """
-        _, tokens = await self._chat_prompt(conversation)
+        _, tokens = await self._chat_prompt(_ANY_TIER, conversation)
         return tokens
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
@@ -156,11 +159,11 @@ class Service:
         Raises:
             InvalidRequestError: an id is not in the vocabulary.
         """
-        return await self._run(len(tokens), lambda: self._spelled([tokens])[0])
+        return await self._run(_ANY_TIER, len(tokens), lambda: self._spelled([tokens])[0])
 
     async def token_texts(self, tokens: Sequence[int]) -> list[str]:
         """Return the text of each token by itself, as `detokenize` would; bytes of a part of a character become U+FFFD."""
-        return await self._run(len(tokens), lambda: self._spelled([(token,) for token in tokens]))
+        return await self._run(_ANY_TIER, len(tokens), lambda: self._spelled([(token,) for token in tokens]))
 
     async def run(self) -> None:
         """Do what is done between calls, until it is cancelled. Calls are served without it too."""
@@ -168,8 +171,8 @@ class Service:
 
     def close(self) -> None:
         """Stop the worker threads. No call may follow."""
-        self._workers.shutdown(wait=True, cancel_futures=True)
-        self._huge_worker.shutdown(wait=True, cancel_futures=True)
+        self._workers.close()
+        self._huge_worker.close()
 
     def _check_model(self, model: str) -> None:
         if model != self._model_id:
@@ -177,12 +180,12 @@ class Service:
                 f"the model {model!r} is not served here", param="model", hint=f"this server serves {self._model_id!r}"
             )
 
-    async def _run(self, num_chars: int, work: Callable[[], _T]) -> _T:
-        """Do short work at once and long work on a thread."""
+    async def _run(self, tier: ServiceTier, num_chars: int, work: Callable[[], _T]) -> _T:
+        """Do short work at once and long work on a thread, where it does not wait for less urgent work that has not begun."""
         if num_chars <= _INLINE_CHARS:
             return work()
-        pool = self._huge_worker if num_chars > _HUGE_CHARS else self._workers
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
+        workers = self._huge_worker if num_chars > _HUGE_CHARS else self._workers
+        return await workers.run(self._ranks[tier], work)
 
     def _spelled(self, runs: Sequence[Sequence[int]]) -> list[str]:
         size, pieces, spell = self._tokenizer.size, self._tokenizer.pieces, self._tokenizer.special_text
@@ -190,31 +193,33 @@ class Service:
             check_token_ids(tokens, size, "tokens")
         return [b"".join([pieces[token] or spell(token).encode() for token in run]).decode("utf-8", "replace") for run in runs]
 
-    async def _chat_prompt(self, conversation: Conversation) -> tuple[str, list[int]]:
+    async def _chat_prompt(self, tier: ServiceTier, conversation: Conversation) -> tuple[str, list[int]]:
         prompts = self.prompts
         # Rendering is an order of magnitude faster than tokenising.
         num_chars = _num_chars(conversation) // 16
         if num_chars <= _INLINE_CHARS:
             rendered = prompts.render(conversation)
         else:
-            rendered = await self._run(num_chars, lambda: prompts.render(conversation))
+            rendered = await self._run(tier, num_chars, lambda: prompts.render(conversation))
         items = rendered.items
         self._check_fits(rendered.text, "messages")
         num_chars = prompts.num_uncached_chars(items)
         if num_chars <= _INLINE_CHARS:
             return rendered.text, prompts.tokens(items)
-        return rendered.text, await self._run(num_chars, lambda: prompts.tokens(items))
+        return rendered.text, await self._run(tier, num_chars, lambda: prompts.tokens(items))
 
     async def _prepare_chat(self, call: ChatCall) -> PreparedCall:
         chat_format = self.prompts.require_format()
         self._check_options(call.options)
+        tier = call.options.requested_tier or ServiceTier.DEFAULT
         if call.tools:
-            tools = await self._run(_num_tool_chars(call), lambda: plan_tools(call, chat_format, self.prompts.control_ids))
+            num_chars, control_ids = _num_tool_chars(call), self.prompts.control_ids
+            tools = await self._run(tier, num_chars, lambda: plan_tools(call, chat_format, control_ids))
         else:
             tools = plan_tools(call, chat_format, self.prompts.control_ids)
-        grammar = tools.grammar or await self._grammar(call.options)
+        grammar = tools.grammar or await self._grammar(tier, call.options)
         text, tokens = await self._chat_prompt(
-            Conversation(call.messages, list(tools.shown), call.add_generation_prompt, call.template_kwargs)
+            tier, Conversation(call.messages, list(tools.shown), call.add_generation_prompt, call.template_kwargs)
         )
         output = self._output_plan(call.options, tools, text if chat_format.has_reasoning else None)
         return self._prepared(call, [tokens], grammar, output)
@@ -224,9 +229,10 @@ class Service:
         if options.echo and options.num_logprobs is not None:
             raise InvalidRequestError("echo with logprobs would need log-probabilities of the prompt", param="logprobs")
         self._check_options(options, len(call.prompts))
-        grammar = await self._grammar(options)
-        prompts = [await self._completion_tokens(prompt) for prompt in call.prompts]
-        echoes = tuple([await self._prompt_text(prompt) for prompt in call.prompts]) if options.echo else ()
+        tier = options.requested_tier or ServiceTier.DEFAULT
+        grammar = await self._grammar(tier, options)
+        prompts = [await self._completion_tokens(tier, prompt) for prompt in call.prompts]
+        echoes = tuple([await self._prompt_text(tier, prompt) for prompt in call.prompts]) if options.echo else ()
         return self._prepared(call, prompts, grammar, self._output_plan(options, NO_TOOLS, None), echoes)
 
     def _prepared(
@@ -310,18 +316,18 @@ class Service:
             if not self._engine.looks_full(tier, wholly=True):
                 return
 
-    async def _completion_tokens(self, prompt: str | list[int]) -> list[int]:
+    async def _completion_tokens(self, tier: ServiceTier, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):
             self._check_fits(prompt, "prompt")
-            return await self._run(len(prompt), lambda: self.prompts.text_tokens(prompt))
+            return await self._run(tier, len(prompt), lambda: self.prompts.text_tokens(prompt))
         check_length_fits(len(prompt), self._engine.facts.max_request_tokens, "prompt")
-        await self._run(len(prompt), lambda: check_token_ids(prompt, self._tokenizer.size, "prompt"))
+        await self._run(tier, len(prompt), lambda: check_token_ids(prompt, self._tokenizer.size, "prompt"))
         return prompt
 
-    async def _prompt_text(self, prompt: str | list[int]) -> str:
+    async def _prompt_text(self, tier: ServiceTier, prompt: str | list[int]) -> str:
         if isinstance(prompt, str):
             return prompt.encode("utf-8", "replace").decode()
-        return await self._run(len(prompt), lambda: decode_tokens(prompt, self._tokenizer.pieces))
+        return await self._run(tier, len(prompt), lambda: decode_tokens(prompt, self._tokenizer.pieces))
 
     def _check_fits(self, text: str, param: str) -> None:
         check_text_fits(text, self._piece_bytes, self._engine.facts.max_request_tokens, param)
@@ -356,11 +362,12 @@ class Service:
             )
         return options.is_deterministic or mode == "always"
 
-    async def _grammar(self, options: GenerationOptions) -> str | None:
+    async def _grammar(self, tier: ServiceTier, options: GenerationOptions) -> str | None:
         response_format = options.response_format
         if response_format.kind == "text":
             return None
-        return await self._run(_INLINE_CHARS + 1 if is_large(response_format) else 0, lambda: grammar_for(response_format))
+        num_chars = _INLINE_CHARS + 1 if is_large(response_format) else 0
+        return await self._run(tier, num_chars, lambda: grammar_for(response_format))
 
     def _output_plan(self, options: GenerationOptions, tools: ToolPlan, reasoning_prompt: str | None) -> OutputPlan:
         """`reasoning_prompt`: the prompt's text when the model thinks between tags, else None."""

@@ -1,6 +1,6 @@
 """Superseding: a newer call of one key ends the older one, so that a client which asks per keystroke does not flood the engine.
 
-A key belongs to one API key: nobody can end the calls of others. Runs on the event loop.
+A key belongs to one tenant (an API key itself, not its name): nobody can end the calls of others. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ultrafast.core.errors import SupersededError
 from ultrafast.serving.ports import EngineStream
 
 Key = tuple[str, str]
-"""(name of the API key, the client's key)"""
+"""(the tenant, the client's key)"""
 
 
 class Claim:

@@ -8,7 +8,7 @@ import pytest
 from tests.component.api.edge import HELLO, client, make
 from tests.component.api.fake_service import playing
 
-from ultrafast.api.auth import ApiKeys
+from ultrafast.api.auth import ApiKeys, tenant_of
 from ultrafast.core.errors import (
     EngineFailedError,
     InvalidRequestError,
@@ -143,11 +143,13 @@ async def test_a_refusal_is_a_status_before_anything_is_sent(
         assert answer.json()["error"]["estimated_recovery_ms"] == 2250
 
 
-async def test_a_supersede_key_belongs_to_an_api_key() -> None:
-    setup = make(keys=ApiKeys((("alice", "key-of-alice"),)))
-    headers = {"authorization": "Bearer key-of-alice", "x-supersede-key": "editor"}
+async def test_a_supersede_key_belongs_to_an_api_key_whatever_that_is_called() -> None:
+    setup = make(keys=ApiKeys((("team", "key-of-alice"), ("team", "key-of-bob"))))
     async with client(setup) as http:
-        await http.post(CHAT, json=HELLO, headers=headers)
+        for key in ("key-of-alice", "key-of-bob"):
+            headers = {"authorization": f"Bearer {key}", "x-supersede-key": "editor"}
+            await http.post(CHAT, json=HELLO, headers=headers)
         refused = await http.post(CHAT, json=HELLO, headers={**headers, "x-supersede-key": "k" * 300})
-    assert setup.service.calls[-1].options.supersede_key == ("alice", "editor")
+    keys = [call.options.supersede_key for call in setup.service.calls]
+    assert keys == [(tenant_of("key-of-alice"), "editor"), (tenant_of("key-of-bob"), "editor")]
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "x-supersede-key")

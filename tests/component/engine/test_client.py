@@ -18,12 +18,13 @@ import uvloop
 from tests.component.engine.scripted_child import POISON, Script, expected_text
 from tests.engine_facts import engine_facts
 
-from ultrafast.core.clock import Clock
+from ultrafast.core.clock import Clock, ManualClock
 from ultrafast.core.errors import ConfigError, EngineFailedError, ModelFileError, UnavailableError
-from ultrafast.core.events import Event, RequestFinished, TokenProduced
+from ultrafast.core.events import Event, RequestFinished, StepFinished, TokenProduced
 from ultrafast.core.request import FinishReason, Request, SamplingParams
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
 from ultrafast.engine.client import EngineClient
+from ultrafast.engine.device_kv import DeviceKv
 from ultrafast.engine.health import EngineRestarted, EngineState, RecoveryPolicy
 from ultrafast.engine.messages import Loading, StepReport
 from ultrafast.engine.options import EngineOptions
@@ -398,9 +399,42 @@ async def test_it_is_worth_asking_first_once_a_quarter_of_the_queue_is_taken(
     assert client.looks_full(ServiceTier.DEFAULT) is False, "there is no engine yet"
     client._supervisor.state = EngineState.READY
     client._facts = engine_facts(max_num_running=2)
-    client._num_running = num_running
+    client._stats = StepFinished(*[0] * 13)._replace(num_running=num_running)
     for i in range(num_unplaced):
         client._ledger.add(make_request(f"r{i}"), EngineStream(f"r{i}", lambda _: None))
     assert client.looks_full(ServiceTier.DEFAULT) is is_worth
     assert client.looks_full(ServiceTier.DEFAULT, wholly=True) is False
     assert client.looks_full(ServiceTier.FLEX) is False
+
+
+async def test_the_device_holds_what_the_last_step_said_and_nothing_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = make_client(monkeypatch)
+    assert client.device_kv is None, "there is no engine yet"
+    await client.start()
+    facts = client.facts
+    empty = DeviceKv(0, 0, facts.kv_capacity_tokens, facts.state_bytes_per_token)
+    assert client.device_kv == empty
+    stats = StepFinished(*[0] * 13)._replace(num_kv_tokens_running=5, num_kv_tokens_cached=7)
+    client.on_report(StepReport(stats=stats))
+    assert client.device_kv == empty._replace(num_running_tokens=5, num_cached_tokens=7)
+    kill_child(client)
+    await until(lambda: client.health().num_restarts == 1 and client.health().state is EngineState.READY)
+    assert client.device_kv == empty
+    await client.close()
+
+
+async def test_while_it_loads_it_says_how_long_that_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(100.0)
+    client = make_client(monkeypatch, clock=clock)
+    client._load.begin(clock())
+    for fraction in (0.0, 0.2):
+        client.on_loading(Loading("weights", fraction))
+        clock.advance(2.0)
+    assert client.health().ready_in_s == pytest.approx(6.0)
+    with pytest.raises(UnavailableError) as caught:
+        _ = client.facts
+    assert caught.value.retry_after_s == pytest.approx(6.0)
+    client.on_ready(engine_facts())
+    assert client.health().ready_in_s is None
+    client.on_lost("it crashed")
+    assert client.health().ready_in_s == pytest.approx(4.0), "as long as the load before"

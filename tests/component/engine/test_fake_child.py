@@ -18,6 +18,8 @@ from ultrafast.core.request import FinishReason, Request, SamplingParams
 from ultrafast.engine.client import CHILD_COMMAND, EngineClient
 from ultrafast.engine.fake import expected_tokens
 from ultrafast.engine.options import EngineOptions
+from ultrafast.serving.pinned import PinnedPrompts
+from ultrafast.serving.prompts import Conversation
 
 VOCAB_SIZE = 32_000
 
@@ -113,3 +115,54 @@ async def test_deterministic_requests_run_beside_others_and_survive_a_crash() ->
             assert end.reason is FinishReason.LENGTH
     finally:
         await engine.close(drain_timeout_s=60)
+
+
+class _Tokens:
+    """A chat template for the engine without a model: one token per character."""
+
+    async def tokenize_chat(self, conversation: Conversation) -> list[int]:
+        return [ord(character) for message in conversation.messages for character in message["content"]]
+
+
+SYSTEM = "You are a keeper of lighthouses, and you count the ships. " * 4
+
+
+async def num_cached(client: EngineClient, name: str, salt: str) -> int:
+    """How much of the pinned prompt the first request of a tenant finds."""
+    tokens = (*map(ord, SYSTEM), 7, 8, 9)
+    request = Request(name, tokens, SamplingParams(max_tokens=1), arrival_s=time.monotonic(), cache_salt=salt)
+    _, end = await collect(client, request)
+    return end.num_cached_tokens
+
+
+async def test_pinned_prompts_are_there_again_after_a_crash_and_after_a_clear(client: EngineClient) -> None:
+    rounds: list[int] = []
+
+    class Counting(PinnedPrompts):
+        async def compute(self) -> int:
+            rounds.append(await super().compute())
+            return rounds[-1]
+
+    pinned = Counting(_Tokens(), client, [SYSTEM], ["a", "b", "c"], time.monotonic)  # type: ignore[arg-type]
+    client.add_restart_listener(lambda _: pinned.recompute())
+    client.add_clear_listener(pinned.recompute)
+
+    async def computed(number: int) -> None:
+        async with asyncio.timeout(60):
+            while len(rounds) < number:  # noqa: ASYNC110 - what it waits for tells nobody
+                await asyncio.sleep(0.01)
+
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(pinned.run())
+        await computed(1)
+        assert await num_cached(client, "first", "a") == len(SYSTEM)
+        pid = client.health().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await computed(2)
+        assert await num_cached(client, "after the crash", "b") == len(SYSTEM)
+        client.clear_cache(with_disk=True)
+        await computed(3)
+        assert await num_cached(client, "after the clear", "c") == len(SYSTEM)
+        keeping.cancel()
+    assert rounds == [len(SYSTEM)] * 3

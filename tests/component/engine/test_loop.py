@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from ultrafast.core.clock import ManualClock
+from ultrafast.core.clock import Clock, ManualClock
 from ultrafast.core.errors import InvalidRequestError
-from ultrafast.core.events import RequestFinished
+from ultrafast.core.events import DropReason, RequestFinished
 from ultrafast.core.request import FinishReason, Request, SamplingParams
 from ultrafast.core.step import StepPlan, StepResult, StepStatus
-from ultrafast.core.tiers import ServiceTier
+from ultrafast.core.tiers import ServiceTier, TierPolicy
 from ultrafast.engine.fake import FakeExecutor
+from ultrafast.engine.grammars import CompileBounds
 from ultrafast.engine.loop import EngineLoop, FatalStepError
 from ultrafast.engine.messages import Abort, Shutdown, StepReport, Submit
 from ultrafast.sched.limits import SchedulerLimits
@@ -32,10 +34,14 @@ class SlowGrammarExecutor(FakeExecutor):
         super().__init__(capacity_tokens=2000)
         self.gate = threading.Event()
         self.compiled: set[str] = set()
+        self.begun: list[str] = []
+        self.has_begun = threading.Event()
 
     def prepare_request(self, request: Request) -> None:
         if request.params.grammar is not None and request.request_id not in self.compiled:
             assert threading.current_thread().name.startswith("grammar"), "grammars are not compiled on the engine thread"
+            self.begun.append(request.request_id)
+            self.has_begun.set()
             assert self.gate.wait(WAIT_S)
             if request.params.grammar == "bad":
                 raise InvalidRequestError("the grammar does not compile", code="invalid_grammar", param="response_format")
@@ -68,13 +74,19 @@ class LongStepExecutor(FakeExecutor):
 class Running:
     """A loop on its thread, and what it has reported."""
 
-    def __init__(self, executor: FakeExecutor, limits: SchedulerLimits = LIMITS) -> None:
+    def __init__(
+        self,
+        executor: FakeExecutor,
+        limits: SchedulerLimits = LIMITS,
+        clock: Clock | None = None,
+        bounds: CompileBounds | None = None,
+    ) -> None:
         self.executor = executor
         scheduler = Scheduler(limits)
         for num_tokens in (16, 64, 128, 256) * 4 if limits.can_interrupt else ():
             scheduler.cost.observe(0, num_tokens, 0.004 * num_tokens)
         self.reports: queue.SimpleQueue[StepReport] = queue.SimpleQueue()
-        self.loop = EngineLoop(scheduler, executor, ManualClock(), self.reports.put)
+        self.loop = EngineLoop(scheduler, executor, clock or ManualClock(), self.reports.put, bounds=bounds)
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -170,6 +182,59 @@ def test_a_bad_grammar_and_an_abort_while_compiling_end_once() -> None:
     assert (event.error_code, event.error_param) == ("invalid_grammar", "response_format")
     running.loop.post(Submit(make("next")))
     assert running.finished("next").reason is FinishReason.LENGTH
+    running.stop()
+
+
+def test_an_urgent_grammar_does_not_wait_for_less_urgent_ones_that_have_not_begun() -> None:
+    executor = SlowGrammarExecutor()
+    running = Running(executor)
+    running.loop.post(Submit(make("begun", grammar="good", tier=ServiceTier.FLEX)))
+    assert executor.has_begun.wait(WAIT_S)
+    running.loop.post(Submit(make("flex", grammar="good", tier=ServiceTier.FLEX)))
+    running.loop.post(Submit(make("urgent", grammar="good", tier=ServiceTier.ULTRAFAST)))
+    running.loop.post(Submit(make("gone", grammar="good", tier=ServiceTier.ULTRAFAST)))
+    running.loop.post(Abort(["gone"]))
+    assert running.finished("gone").reason is FinishReason.ABORT
+    executor.gate.set()
+    running.finished("flex")
+    assert executor.begun == ["begun", "urgent", "flex"]
+    running.stop()
+
+
+def test_what_has_no_room_or_waited_too_long_is_not_compiled() -> None:
+    executor = SlowGrammarExecutor()
+    policy = TierPolicy(ttft_s=1.0, tpot_s=0.1, max_num_waiting=1, queue_ttl_s=0.01)
+    limits = replace(LIMITS, tiers=(replace(policy, queue_ttl_s=1000.0),) * 4)
+    running = Running(executor, limits, time.monotonic, CompileBounds(policies=(policy,) * 4, num_places=1))
+    now = time.monotonic()
+    placed = replace(make("begun", grammar="good"), had_place=True, arrival_s=now)
+    running.loop.post(Submit(placed))
+    assert executor.has_begun.wait(WAIT_S)
+    running.loop.post(Submit(replace(make("late", grammar="good"), arrival_s=now)))
+    event = running.finished("late")  # nothing else happens meanwhile: the loop wakes by itself
+    assert (event.reason, event.drop_reason) == (FinishReason.EXPIRE, DropReason.QUEUE_TIMEOUT)
+    assert (event.retry_after_s or 0.0) >= 1.0
+    running.loop.post(Submit(replace(make("waits", grammar="good"), had_place=True)))
+    running.loop.post(Submit(make("many", grammar="good")))
+    event = running.finished("many")
+    assert (event.reason, event.drop_reason) == (FinishReason.REJECT, DropReason.QUEUE_FULL)
+    executor.gate.set()
+    running.finished("waits")
+    assert executor.begun == ["begun", "waits"]
+    running.stop()
+
+
+def test_what_the_gate_refuses_is_not_compiled() -> None:
+    executor = SlowGrammarExecutor()
+    running = Running(executor, replace(LIMITS, max_num_running=1, tiers=(TierPolicy(1.0, 0.1, max_num_waiting=0),) * 4))
+    running.loop.post(Submit(make("runs", max_tokens=900)))
+    running.wait_for(lambda report: bool(report.tokens))
+    running.loop.post(Submit(make("refused", grammar="good")))
+    event = running.finished("refused")
+    assert (event.reason, event.drop_reason) == (FinishReason.REJECT, DropReason.QUEUE_FULL)
+    assert not executor.begun
+    running.loop.post(Abort(["runs"]))
+    running.finished("runs")
     running.stop()
 
 

@@ -42,7 +42,7 @@ class Engine:
         self.disk: DiskStore | None = levels.disk
         self.scheduler: Scheduler = make_scheduler(limits, options, levels.limits)
         if self.disk is not None:
-            self.scheduler.adopt(self.disk.scan(), time.monotonic())
+            self.scheduler.adopt(levels.found, time.monotonic())
         self.carrier = KvCarrier(executor, time.monotonic, self.disk)
         self.output: dict[str, list[int]] = {}
         self.finished: dict[str, RequestFinished] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -12,8 +13,10 @@ import pytest
 import pytest_asyncio
 
 from ultrafast.core.errors import ContextLengthError
+from ultrafast.core.request import Request
 from ultrafast.engine.client import EngineClient
 from ultrafast.engine.llama.vocab import Vocab
+from ultrafast.engine.messages import StepReport
 from ultrafast.engine.options import EngineOptions
 from ultrafast.serving.contract import (
     ChatCall,
@@ -135,3 +138,33 @@ async def test_completion_with_echo(service: Service) -> None:
 async def test_too_long_names_both_counts(service: Service) -> None:
     with pytest.raises(ContextLengthError, match=r"4096 tokens.*\(\d+ in the prompt, 4096 in the output\)"):
         await collect(chat(service, "x", max_tokens=4096))
+
+
+async def test_the_next_turn_computes_only_what_the_user_says(service: Service) -> None:
+    """Whichever way the answer ended, with its last token sampled but never fed to the model."""
+    messages = [{"role": "user", "content": "Name three rivers of France, please."}]
+    options = GenerationOptions(temperature=0.0, max_tokens=12, cache_salt="rivers")
+    answer = text(await collect(service.chat(ChatCall("t", "m", messages, options, time.monotonic()))))
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+    is_begun, begun_ids = asyncio.Event(), set[str]()
+
+    def on_request(request: Request) -> None:  # the turns of earlier tests are begun as well
+        if request.is_internal and request.cache_salt == "rivers":
+            begun_ids.add(request.request_id)
+
+    def on_report(report: StepReport) -> None:
+        if any(event.request_id in begun_ids for event in report.finished):
+            is_begun.set()
+
+    service._engine.add_request_listener(on_request)  # type: ignore[attr-defined]
+    service._engine.add_listener(on_report)  # type: ignore[attr-defined]
+    async with asyncio.TaskGroup() as group:
+        between_calls = group.create_task(service.run())
+        async with asyncio.timeout(60):
+            await is_begun.wait()
+        between_calls.cancel()
+    events = await collect(service.chat(ChatCall("t", "m", messages, options, time.monotonic())))
+    # What the user says, the end of the turn, and the header of the answer.
+    tail = await service.tokenize("Go on.<|im_end|>\n<|im_start|>assistant\n", add_special=False)
+    usage = completed(events).usage
+    assert usage.num_prompt_tokens - usage.num_cached_tokens == len(tail)

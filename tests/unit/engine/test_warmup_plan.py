@@ -5,8 +5,11 @@ import pytest
 
 from ultrafast.core.errors import ConfigError
 from ultrafast.core.step import ReadRun
+from ultrafast.engine.assembly import assemble_fake
 from ultrafast.engine.kvstore.wanted import restore_prefixes, wanted_digests
 from ultrafast.engine.llama.warmup import planned_shapes
+from ultrafast.engine.messages import Configure
+from ultrafast.engine.options import EngineOptions
 from ultrafast.engine.warmup_plan import WarmPrefix, WarmupPlan, read_warmup_plan
 from ultrafast.kv.digest import next_digest, root_digest
 from ultrafast.kv.level import LevelLimits
@@ -104,6 +107,22 @@ def test_a_key_that_is_gone_is_said_and_stops_nothing(tmp_path, caplog):
     made = scheduler(runs_of(STORY))
     restore_prefixes(made, runs_of(STORY), tmp_path / "plan", 0.0)
     assert "no prefix of the warm-up plan is read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"kv_host_bytes": 0}, "engine.kv_host_bytes"),
+        ({"kv_host_bytes": 1 << 20}, "engine.kv_disk_bytes"),
+        ({"kv_host_bytes": 1 << 20, "enable_prefix_cache": False}, "engine.enable_prefix_cache"),
+    ],
+)
+def test_a_plan_whose_prefixes_nothing_can_hold_says_so_at_the_start(tmp_path, caplog, settings, reason):
+    (tmp_path / "key").write_bytes(KEY)
+    (tmp_path / "plan").write_bytes(msgspec.json.encode(plan([prefix(STORY, 1)], key_file=str(tmp_path / "key"))))
+    assemble_fake(Configure(EngineOptions("model", warmup_plan=str(tmp_path / "plan"), **settings)), lambda *_: None)
+    assert "none of the 1 prefixes of the warm-up plan is read" in caplog.text
+    assert reason in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"{}", b"x", msgspec.json.encode(plan(chunks=[0])), msgspec.json.encode(plan(version=9))])

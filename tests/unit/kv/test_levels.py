@@ -9,11 +9,12 @@ from ultrafast.core.step import DeleteRun, DropRun, KvMoved, KvOp, ReadRun, Save
 from ultrafast.kv.digest import next_digest, root_digest
 from ultrafast.kv.gate import FORGET_AFTER_S, Bandwidths, Way, worth_fetching
 from ultrafast.kv.index import Part
-from ultrafast.kv.level import RUN_OVERHEAD_BYTES, LevelLimits
+from ultrafast.kv.level import FILE_OVERHEAD_BYTES, FILE_TOKEN_BYTES, RUN_OVERHEAD_BYTES, LevelLimits
 from ultrafast.kv.levels import KvLevels
 from ultrafast.kv.run import RUN_TOKENS, FoundRun, Place, Run
 
 RUN_BYTES = RUN_TOKENS * 10 + RUN_OVERHEAD_BYTES
+FILE_BYTES = RUN_BYTES + FILE_OVERHEAD_BYTES + FILE_TOKEN_BYTES * RUN_TOKENS
 
 
 class Engine:
@@ -21,7 +22,7 @@ class Engine:
 
     def __init__(self, *, host_runs: int = 10, disk_runs: int = 0, ttl_s: float = 1e9) -> None:
         self.ops: list[KvOp] = []
-        limits = LevelLimits(host_runs * RUN_BYTES, disk_runs * RUN_BYTES, ttl_s=ttl_s, bytes_per_token=10)
+        limits = LevelLimits(host_runs * RUN_BYTES, disk_runs * FILE_BYTES, ttl_s=ttl_s, bytes_per_token=10)
         self.levels = KvLevels(limits, self.ops.append)
         self.now = 0.0
 
@@ -160,7 +161,7 @@ def test_what_is_still_on_its_way_to_the_disk_is_not_told_as_there() -> None:
         engine.levels.save(piece, 0, story(1), engine.now)
     engine.levels.writes.order(engine.now, is_busy=False)
     before = engine.levels.stats()
-    assert before.disk_bytes == 3 * RUN_BYTES - (3 * RUN_TOKENS - 300) * 10, "charged before it comes"
+    assert before.disk_bytes == 3 * FILE_BYTES - (3 * RUN_TOKENS - 300) * (10 + FILE_TOKEN_BYTES), "charged before it comes"
     assert (before.num_host_tokens, before.num_disk_tokens) == (300, 0)
     engine.obey(is_ok=True)
     assert engine.levels.stats().num_disk_tokens == 300
@@ -251,6 +252,21 @@ def test_a_disk_that_fails_takes_whole_chains_with_it() -> None:
     assert not engine.levels.writes.is_on
 
 
+def test_a_deletion_that_fails_switches_the_disk_off_and_a_read_under_way_is_given_back() -> None:
+    engine = Engine(host_runs=8, disk_runs=8)
+    engine.save(story(1, 300))
+    engine.levels.adopt([_found(story(2, 128))], 0.0)
+    [part] = engine.levels.find(story(2, 128), "", 0, 128)
+    engine.levels.fetch(part, 0.0)
+    in_host = engine.levels.find(story(1), "", 0, 300)[0].run
+    engine.levels.moved([KvMoved(in_host.run_id, "delete", False, is_broken=True)], 0.0)
+    assert not engine.levels.stats().is_disk_on
+    assert engine.levels.stats().disk_bytes == 0
+    engine.levels.moved([KvMoved(part.run.run_id, "read", False, is_broken=True)], 0.0)
+    assert (part.run.num_pins, engine.found(story(2)), engine.found(story(1))) == (0, 0, 300)
+    assert engine.levels.holdings.host.budget.used_bytes == sum(run.num_bytes for run in engine.levels.holdings.index.runs())
+
+
 @given(st.lists(_ACTIONS, max_size=40), st.integers(1, 8), st.integers(0, 8))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_books_always_agree(actions: list[tuple[str, object]], host_runs: int, disk_runs: int) -> None:
@@ -260,7 +276,7 @@ def test_books_always_agree(actions: list[tuple[str, object]], host_runs: int, d
         for level, place in ((engine.levels.holdings.host, "host"), (engine.levels.holdings.disk, "disk")):
             runs = [run for run in engine.levels.holdings.index.runs() if getattr(run, place) is not Place.ABSENT]
             assert sorted(run.run_id for run in runs) == sorted(run.run_id for run in level.runs())
-            assert level.budget.used_bytes == sum(run.num_bytes for run in runs) <= level.budget.capacity_bytes
+            assert level.budget.used_bytes == sum(level.bytes_of(run) for run in runs) <= level.budget.capacity_bytes
             assert level.num_tokens == sum(len(run.tokens) for run in runs)
         for run in engine.levels.holdings.index.runs():
             assert run.is_usable

@@ -76,6 +76,15 @@ def test_finished_requests() -> None:
     assert value("aborts_total", tier="flex") == 1
 
 
+def test_what_the_server_computes_for_itself_is_no_traffic() -> None:
+    value = recorded(StepReport(finished=[replace(FINISHED, is_internal=True, reason=FinishReason.ABORT)]))
+    assert value("ahead_tokens_total") == 45
+    assert value("prompt_tokens_total", tier="flex") == 0
+    assert value("prefix_cache_queried_tokens_total") == 0
+    assert value("queue_seconds_count", tier="flex") == 0
+    assert value("aborts_total", tier="flex") == 0
+
+
 def test_notes_are_bounded_and_none_is_lost_when_nobody_reads() -> None:
     metrics = Metrics()
     recorder = Recorder(metrics)
@@ -87,6 +96,12 @@ def test_notes_are_bounded_and_none_is_lost_when_nobody_reads() -> None:
     assert value("ultrafast_http_responses_total", {"route": "/metrics", "status_class": "2xx"}) == 2 * FOLD_NOTES + 3
     assert value("ultrafast_prompt_tokens_total", {"tier": "flex"}) == 100 * (2 * FOLD_NOTES + 3)
     assert not recorder._notes
+
+
+def test_tokens_that_were_computed_again() -> None:
+    value = recorded(StepReport(finished=[replace(FINISHED, num_preemptions=1, num_recomputed_tokens=70), FINISHED]))
+    assert value("recomputed_tokens_total", tier="flex") == 70
+    assert value("recomputed_tokens_total", tier="default") == 0
 
 
 def test_a_request_that_was_never_scheduled_has_no_times() -> None:

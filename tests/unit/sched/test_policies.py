@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ultrafast.core.errors import ConfigError
-from ultrafast.core.request import Request, RequestState, SamplingParams
+from ultrafast.core.request import Request, RequestSlo, RequestState, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
@@ -31,6 +31,17 @@ def _live(order: int, prompt: int | list[int] = 10, tier: str = "default", arriv
     tokens = tuple(prompt) if isinstance(prompt, list) else tuple(range(prompt))
     params = SamplingParams(max_tokens=fields.pop("max_tokens", 16))
     return LiveRequest(Request(f"r{order}", tokens, params, ServiceTier(tier), arrival_s, **fields), order)
+
+
+def test_inside_a_tier_the_queue_is_in_the_order_of_deadlines_not_of_arrivals() -> None:
+    queue = WaitingQueue()
+    for order, arrival_s, ttft_s in ((1, 0.0, 60.0), (2, 1.0, 1.5), (3, 2.0, 0.5)):
+        queue.push(_live(order, arrival_s=arrival_s, slo=RequestSlo(ttft_s=ttft_s)))
+    served = []
+    while (head := queue.head()) is not None:
+        queue.pop(head)
+        served.append(head.order)
+    assert served == [2, 3, 1], "equal deadlines: as they came"
 
 
 def test_the_queue_serves_by_tier_then_preempted_then_arrival() -> None:
@@ -118,6 +129,33 @@ def test_chunks_never_exceed_the_budget_and_the_first_due_always_gets_its_share(
 def test_a_short_prefill_gets_what_it_needs_beside_a_long_one() -> None:
     long, short = _live(1, 400, arrival_s=0.0), _live(2, 20, arrival_s=1.0)
     assert [(chunk.live.order, chunk.num_tokens) for chunk in divide(32, Prefills([long, short]))] == [(2, 20), (1, 12)]
+
+
+def test_a_pressed_prefill_goes_first_and_the_first_due_keeps_its_share() -> None:
+    late, pressed, short = _live(1, 400, arrival_s=0.0), _live(2, 300, arrival_s=1.0), _live(3, 20, arrival_s=2.0)
+    assert [(chunk.live.order, chunk.num_tokens) for chunk in divide(100, Prefills([late, short]), late)] == [(1, 100)]
+    chunks = divide(100, Prefills([late, pressed, short]), pressed)
+    assert [(chunk.live.order, chunk.num_tokens) for chunk in chunks] == [(2, 75), (1, 25)]
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (0.0, None),  # 400 tokens take 0.4 s: there is time
+        (7.3, None),
+        (7.5, 1),  # a quarter of this step would not do
+        (7.55, 1),
+        (7.65, None),  # it cannot be in time any more, and the other has the time
+        (8.75, None),
+        (8.9, 2),
+        (9.0, None),  # nobody can
+    ],
+)
+def test_who_would_be_late_otherwise_and_need_not_be_is_pressed(now: float, expected: int | None) -> None:
+    slo = RequestSlo(ttft_s=8.0)
+    lives = [_live(1, 400, arrival_s=0.0, slo=slo), _live(2, 90, arrival_s=1.0, slo=slo)]
+    pressed = StepBudget(_fitted_cost(), LIMITS, now).pressed(100, Prefills(lives))
+    assert (pressed.order if pressed is not None else None) == expected
 
 
 def _fitted_cost() -> CostModel:

@@ -30,6 +30,7 @@ class SimRequest:
         num_output_tokens: what the model will say, if nothing cuts it short; the scheduler does not know it.
         blocks: names of shared pieces of the prompt, in order, `block_tokens` each; the rest of it is its own.
         cancel_after_s: the client leaves so long after its arrival, if it still waits; None = it never does.
+        ttft_s: its own objective for the first token, seconds; None = its tier's.
     """
 
     index: int
@@ -40,6 +41,7 @@ class SimRequest:
     blocks: tuple[int, ...] = ()
     block_tokens: int = 0
     cancel_after_s: float | None = None
+    ttft_s: float | None = None
 
     def prompt_tokens(self) -> tuple[int, ...]:
         """Made-up token ids: block b is a run of 2b + 1, the rest a run of an even number that no other request has."""

@@ -12,7 +12,7 @@ from ultrafast.bench.simulate.engine_spec import EngineSpec
 from ultrafast.bench.simulate.load import SimRequest
 from ultrafast.bench.simulate.passes import Passes, SimulatedPasses
 from ultrafast.core.events import Event, RequestFinished
-from ultrafast.core.request import Request, SamplingParams
+from ultrafast.core.request import Request, RequestSlo, SamplingParams
 from ultrafast.core.step import StepPlan, StepResult, StepStatus
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.ledger import num_sequences
@@ -87,7 +87,9 @@ class Replica:
         prompt = request.prompt_tokens()
         # Nobody knows how much a model will say: the request asks for as much as there can be.
         params = SamplingParams(max_tokens=max(1, self.spec.limits.max_request_tokens - len(prompt)))
-        made = Request(str(request.index), prompt, params, tier, request.due_s, may_speculate=False)
+        made = Request(
+            str(request.index), prompt, params, tier, request.due_s, slo=RequestSlo(ttft_s=request.ttft_s), may_speculate=False
+        )
         self.passes.begin_request(made, request.num_output_tokens)
         self.known_blocks.update(request.blocks)
         rank = self.spec.limits.rank_of(tier)

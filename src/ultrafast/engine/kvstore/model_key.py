@@ -1,8 +1,9 @@
 """The key of everything that KV depends on: with an equal key, and only then, one engine's KV is right for another.
 
-The content of the model file is sampled: its first and last megabyte and pieces in between, and its size. Reading all of a file
-of many gigabytes at every start would cost more than the cache saves; two files that differ in none of the samples are the same
-model for all that happens in practice.
+KV that stays in this process' memory is this engine's anyway. KV on disk may be another's, of a model file with one tensor or one
+line of its vocabulary changed: where there is a disk level, all of the file's content is in the key (see `file_hash`).
+
+The name of a model file is less: its content is sampled, its first and last megabyte and pieces in between, and its size.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from hashlib import blake2b
 from pathlib import Path
 
+from ultrafast.engine.kvstore.file_hash import Identity, file_hash
 from ultrafast.engine.options import EngineFacts, EngineOptions
 from ultrafast.kv.digest import DIGEST_BYTES
 
@@ -19,11 +21,16 @@ _PIECE_BYTES = 1 << 16
 _NUM_PIECES = 64
 
 
-def model_key(options: EngineOptions, facts: EngineFacts) -> bytes:
+def model_key(options: EngineOptions, facts: EngineFacts, loaded: Identity | None = None) -> bytes:
     """Return the key of this engine.
 
+    Args:
+        options: without a disk level the content is only sampled.
+        facts: what the engine really got.
+        loaded: what the model file was when it began to be loaded; None = not known.
+
     Raises:
-        OSError: the model file cannot be read.
+        OSError: the model file cannot be read, or is not the one that was loaded any more.
     """
     settings = (
         facts.build,
@@ -36,7 +43,14 @@ def model_key(options: EngineOptions, facts: EngineFacts) -> bytes:
     digest = blake2b(digest_size=DIGEST_BYTES, person=b"kv-model")
     for setting in settings:
         digest.update(setting.encode() + b"\0")
-    _add_samples(digest, Path(options.model_path))
+    path = Path(options.model_path)
+    if not options.kv_disk_bytes or options.kv_disk_path is None:
+        _add_samples(digest, path)
+        return digest.digest()
+    content, identity = file_hash(path, Path(options.kv_disk_path))
+    if loaded is not None and identity != loaded:
+        raise OSError(f"{path} was changed while it was loaded")
+    digest.update(content)
     return digest.digest()
 
 

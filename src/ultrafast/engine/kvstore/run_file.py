@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ultrafast.kv.digest import DIGEST_BYTES, next_digest
+from ultrafast.kv.level import FILE_OVERHEAD_BYTES, FILE_TOKEN_BYTES
 
 MAGIC = b"UFKVRUN\x00"
 VERSION = 1
@@ -28,6 +29,7 @@ TEMPORARY_SUFFIX = ".tmp"
 _HEADER = struct.Struct(f"<8sI{DIGEST_BYTES}s{DIGEST_BYTES}s{DIGEST_BYTES}sIIQI")
 _CRC = struct.Struct("<I")
 _MAX_TOKENS = 1 << 22
+assert _HEADER.size + _CRC.size <= FILE_OVERHEAD_BYTES, "the disk level charges too little for a file"
 
 
 class BadFileError(Exception):
@@ -49,11 +51,16 @@ class RunHeader:
     @property
     def prologue_bytes(self) -> int:
         """Bytes before the payload."""
-        return _HEADER.size + _CRC.size + 4 * len(self.tokens)
+        return file_bytes(len(self.tokens), 0)
 
     @property
     def file_bytes(self) -> int:
-        return self.prologue_bytes + self.payload_bytes
+        return file_bytes(len(self.tokens), self.payload_bytes)
+
+
+def file_bytes(num_tokens: int, payload_bytes: int) -> int:
+    """Size of the file of such a run; never more than what `kv.level` charges for it."""
+    return _HEADER.size + _CRC.size + FILE_TOKEN_BYTES * num_tokens + payload_bytes
 
 
 def file_name(digest: bytes) -> str:

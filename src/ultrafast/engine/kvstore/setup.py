@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ultrafast.engine.kvstore.disk import DiskStore
 from ultrafast.engine.options import EngineFacts, EngineOptions
 from ultrafast.kv.level import LevelLimits
+from ultrafast.kv.run import FoundRun
 
 _log = logging.getLogger("ultrafast.engine")
 
@@ -19,20 +21,24 @@ MAX_DEFAULT_HOST_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What was opened. `limits` is None when there is no level outside the device."""
+    """What was opened. `limits` is None when there is no level outside the device; `found` is on disk from earlier."""
 
     limits: LevelLimits | None
     disk: DiskStore | None
+    found: Sequence[FoundRun] = ()
 
 
 def open_levels(options: EngineOptions, facts: EngineFacts, key: bytes, available_bytes: int) -> Levels:
-    """Open host memory and disk for an engine whose KV has this key."""
+    """Open host memory and disk for an engine whose KV has this key.
+
+    Without reuse between requests there is host memory all the same: what a request that is preempted needs later waits there.
+    """
     host_bytes = options.kv_host_bytes
     if host_bytes < 0:
         host_bytes = min(available_bytes // HOST_SHARE, MAX_DEFAULT_HOST_BYTES)
-    if not options.enable_prefix_cache or host_bytes == 0:
+    if host_bytes == 0:
         return Levels(None, None)
-    disk = _open_disk(options, key)
+    disk, found = _open_disk(options, key)
     limits = LevelLimits(
         host_bytes=host_bytes,
         disk_bytes=options.kv_disk_bytes if disk is not None else 0,
@@ -42,20 +48,33 @@ def open_levels(options: EngineOptions, facts: EngineFacts, key: bytes, availabl
         model_key=key,
         can_trim=facts.can_trim,
     )
-    return Levels(limits, disk)
+    return Levels(limits, disk, found)
 
 
-def _open_disk(options: EngineOptions, key: bytes) -> DiskStore | None:
-    if options.kv_disk_bytes == 0 or options.kv_disk_path is None:
-        return None
+def _open_disk(options: EngineOptions, key: bytes) -> tuple[DiskStore | None, Sequence[FoundRun]]:
+    if options.kv_disk_bytes == 0 or options.kv_disk_path is None or not options.enable_prefix_cache:
+        return None, ()
+    disk = None
     try:
-        disk = DiskStore(Path(options.kv_disk_path), key, say)
-        disk.prune_others(options.kv_disk_bytes)
-        return disk
+        disk = DiskStore(Path(options.kv_disk_path), key, options.kv_disk_bytes, say)
+        return disk, disk.scan()
     except BlockingIOError:
         say(f"the KV level on disk is off: another server uses {options.kv_disk_path}")
     except OSError as error:
         say(f"the KV level on disk is off: {error}")
+    if disk is not None:
+        disk.close()
+    return None, ()
+
+
+def why_none(options: EngineOptions, levels: Levels) -> str | None:
+    """Why nothing can be read from disk at the start; None = it can."""
+    if not options.enable_prefix_cache:
+        return "KV is not reused between requests (engine.enable_prefix_cache)"
+    if levels.limits is None:
+        return "host memory for KV is off (engine.kv_host_bytes)"
+    if levels.disk is None:
+        return "the KV level on disk is off (engine.kv_disk_bytes)"
     return None
 
 

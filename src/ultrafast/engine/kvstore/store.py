@@ -18,7 +18,10 @@ class RunStore(Protocol):
     """Keeps runs by digest. The engine thread submits and polls; neither ever waits."""
 
     def submit(self, job: Job) -> None:
-        """Have something done. Each write and each read is answered once by `poll`, a deletion is not."""
+        """Have something done. Each write and each read is answered once by `poll`, whatever happens.
+
+        A deletion is answered only when it failed and the level cannot be used any more.
+        """
         ...
 
     def poll(self) -> list[tuple[KvMoved, memoryview | None]]:

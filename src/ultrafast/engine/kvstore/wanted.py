@@ -17,10 +17,23 @@ from ultrafast.kv.run import RUN_TOKENS, FoundRun
 from ultrafast.sched.scheduler import Scheduler
 
 
-def restore_prefixes(scheduler: Scheduler, found: Sequence[FoundRun], plan_path: Path, now: float) -> None:
-    """Order the reads. What cannot be had is said, and never stops a start: it is computed when it is asked for."""
+def restore_prefixes(
+    scheduler: Scheduler, found: Sequence[FoundRun], plan_path: Path, now: float, why_none: str | None = None
+) -> None:
+    """Order the reads. What cannot be had is said, and never stops a start: it is computed when it is asked for.
+
+    Args:
+        scheduler: has adopted the runs.
+        found: on disk.
+        plan_path: file of the plan.
+        now: seconds.
+        why_none: why no run can be read at all; None = it can.
+    """
     plan = read_warmup_plan(plan_path)
     if not plan.prefixes or plan.key_file is None:
+        return
+    if why_none is not None:
+        say(f"none of the {len(plan.prefixes)} prefixes of the warm-up plan is read: {why_none}")
         return
     try:
         names = PrefixNames(_read_key(Path(plan.key_file)))
