@@ -281,9 +281,19 @@ def _open_request_log(settings: RequestLogSettings, engine: EngineClient, metric
     return log
 
 
-def _build_recorder(settings: Settings, engine: EngineClient, dashboard: Dashboard) -> Recorder:
+def build_metrics(settings: Settings) -> Metrics:
+    """Make the metrics; every objective of the tiers is an edge of its histogram."""
     tiers = [getattr(settings.tiers, tier) for tier in ServiceTier]
-    metrics = Metrics([tier.ttft_ms / 1000 for tier in tiers], [tier.tpot_ms / 1000 for tier in tiers])
+    return Metrics(
+        ttft_objectives_s=[tier.ttft_ms / 1000 for tier in tiers],
+        tpot_objectives_s=[tier.tpot_ms / 1000 for tier in tiers],
+        e2e_objectives_s=[tier.e2e_ms / 1000 for tier in tiers if tier.e2e_ms],
+        jitter_objectives_s=[tier.jitter_ms / 1000 for tier in tiers if tier.jitter_ms],
+    )
+
+
+def _build_recorder(settings: Settings, engine: EngineClient, dashboard: Dashboard) -> Recorder:
+    metrics = build_metrics(settings)
     metrics.watch_last_step_age(lambda: engine.health().last_step_age_s)
     recorder = Recorder(metrics, dashboard.calls)
 

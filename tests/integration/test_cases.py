@@ -8,24 +8,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
-import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import openai
 import pytest
+from openai.types import CompletionChoice
+from tests.integration.live_metrics import DEADLINE_S, is_idle, metric, wait_until
 from tests.servers import RunningServer, start_server
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 MODEL = "tiny"
 POOL_TOKENS = 1024
-DEADLINE_S = 120.0
 MARGIN = 1.5
 
 
@@ -64,32 +62,6 @@ def status(url: str) -> int:
             return error.code
 
 
-def metrics_text(server: RunningServer) -> str:
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
-        return answer.read().decode()
-
-
-def metric(server: RunningServer, name: str) -> float:
-    text = metrics_text(server)
-    return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
-
-
-async def wait_until(condition, what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"never: {what}"
-        await asyncio.sleep(0.05)
-
-
-async def is_idle(server: RunningServer) -> None:
-    """Wait until nothing runs, waits or holds a place."""
-    for name in ("ultrafast_requests_in_flight", "ultrafast_requests_running", "ultrafast_requests_waiting"):
-        await wait_until(lambda name=name: metric(server, name) == 0, f"{name} = 0")
-    blocks = dict(re.findall(r'^ultrafast_kv_blocks{level="device",state="(\w+)"} (\S+)$', metrics_text(server), re.MULTILINE))
-    assert float(blocks["running"]) == 0
-    assert sum(map(float, blocks.values())) == POOL_TOKENS // 32
-
-
 def words(num: int, salt: str) -> str:
     """Text of about `num` tokens that no other test sends."""
     return f"{salt} " + "stone river cloud " * (num // 3)
@@ -107,6 +79,21 @@ def assert_same_up_to_a_near_tie(before, after) -> None:
             first, second = sorted(before.top_logprobs[i].values(), reverse=True)[:2]
             assert first - second < MARGIN, f"token {i}: {one!r} became {other!r} although it led by {first - second:.2f}"
             return
+
+
+@dataclass
+class Streamed:
+    """What the chunks of a stream add up to."""
+
+    text: str = ""
+    tokens: list[str] = field(default_factory=list)
+    top_logprobs: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, choice: CompletionChoice) -> None:
+        self.text += choice.text
+        if choice.logprobs is not None:
+            self.tokens += choice.logprobs.tokens or []
+            self.top_logprobs += choice.logprobs.top_logprobs or []
 
 
 async def test_streams_and_whole_answers_agree(client: openai.AsyncOpenAI) -> None:
@@ -149,7 +136,7 @@ async def test_kv_that_runs_short_fails_nobody_and_changes_nobody(server: Runnin
     assert [answer.usage.completion_tokens for _, answer in together] == [120] * 3  # type: ignore[attr-defined]
     for before, (_, after) in zip(alone, together, strict=True):
         assert_same_up_to_a_near_tie(before.choices[0].logprobs, after.choices[0].logprobs)  # type: ignore[attr-defined]
-    await is_idle(server)
+    await is_idle(server, POOL_TOKENS)
 
 
 async def test_too_long_prompts_name_both_counts(client: openai.AsyncOpenAI) -> None:
@@ -159,43 +146,22 @@ async def test_too_long_prompts_name_both_counts(client: openai.AsyncOpenAI) -> 
     assert "1024" in caught.value.message
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("pause_s", [0.0, 0.1, 1.0])
-async def test_a_client_that_leaves_frees_its_place(server: RunningServer, stream: bool, pause_s: float) -> None:
-    body = {
-        "model": MODEL,
-        "prompt": words(500, f"leave{stream}{pause_s}"),
-        "max_tokens": 400,
-        "ignore_eos": True,
-        "stream": stream,
-    }
-    address = urlsplit(server.url)
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    data = json.dumps(body).encode()
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
-    writer.write(b"Content-Length: %d\r\n\r\n" % len(data) + data)
-    await writer.drain()
-    if stream and pause_s == 1.0:
-        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
-    await asyncio.sleep(pause_s)
-    sock = writer.get_extra_info("socket")
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # leave by RST
-    writer.close()
-    await is_idle(server)
-
-
 async def test_every_chunk_is_text_even_when_a_character_is_cut(client: openai.AsyncOpenAI) -> None:
-    for max_tokens in range(1, 9):
-        stream = await client.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": "Repeat: 👋🏽 世界 héllo"}],
-            temperature=0,
-            max_tokens=max_tokens,
-            stream=True,
-            extra_body={"logit_bias": {"15107": 8, "235": 8, "229": 8, "10813": 8}, "ignore_eos": True},
-        )
-        parts = [choice.delta.content or "" async for chunk in stream for choice in chunk.choices]
-        assert all("\ufffd" not in part for part in parts[:-2]), "an incomplete character is only ever shown at the end"
+    """A schema leaves the model no other answer than characters of several tokens each; `max_tokens` cuts everywhere."""
+    spoken = "é👋🏽世"
+    schema = {"type": "json_schema", "json_schema": {"name": "greeting", "schema": {"enum": [spoken]}}}
+    options = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "response_format": schema}
+    answer, num_cut = json.dumps(spoken, ensure_ascii=False), 0
+    whole = await client.chat.completions.create(model=MODEL, max_tokens=60, **options)  # type: ignore[call-overload]
+    assert whole.choices[0].message.content == answer
+    for max_tokens in range(1, whole.usage.completion_tokens + 1):
+        stream = await client.chat.completions.create(model=MODEL, max_tokens=max_tokens, stream=True, **options)  # type: ignore[call-overload]
+        shown = "".join([choice.delta.content or "" async for chunk in stream for choice in chunk.choices])
+        assert answer.startswith(shown.rstrip("\ufffd")), "what is there is exact"
+        assert "\ufffd" not in shown[:-1], "an incomplete character is shown once, at the end"
+        num_cut += shown.endswith("\ufffd")
+    assert shown == answer
+    assert num_cut >= 3, "the characters do consist of several tokens"
 
 
 async def test_a_schema_is_obeyed_and_a_bad_one_is_refused(client: openai.AsyncOpenAI) -> None:
@@ -243,25 +209,36 @@ async def test_a_stopped_engine_is_not_ready_and_recovers(server: RunningServer,
 
 
 async def test_streams_continue_after_kill_9(server: RunningServer, client: openai.AsyncOpenAI) -> None:
+    """Token by token what it would have been, with none lost or said twice where the engines changed."""
+    num_tokens = 40
+    restarts = metric(server, "ultrafast_engine_restarts_total")
     prompts = [f"Story number {i}: the fox" for i in range(4)]
-    quiet = [await text_of(client, prompt, max_tokens=40, extra_body={"ignore_eos": True}) for prompt in prompts]
-    first_token = asyncio.Event()
+    options = {"max_tokens": num_tokens, "logprobs": 2, "extra_body": {"ignore_eos": True}}
+    quiet = [(await text_of(client, prompt, **options))[1].choices[0] for prompt in prompts]  # type: ignore[attr-defined]
+    has_begun = asyncio.Event()
 
-    async def stream_one(prompt: str) -> str:
-        stream = await client.completions.create(
-            model=MODEL, prompt=prompt, temperature=0, max_tokens=40, stream=True, extra_body={"ignore_eos": True}
-        )
-        text = ""
+    async def stream_one(prompt: str, parts: Streamed) -> None:
+        stream = await client.completions.create(model=MODEL, prompt=prompt, temperature=0, stream=True, **options)  # type: ignore[call-overload]
         async for chunk in stream:
-            text += "".join(choice.text for choice in chunk.choices)
-            first_token.set()
-        return text
+            for choice in chunk.choices:
+                parts.add(choice)
+            if len(parts.tokens) >= 3:
+                has_begun.set()
 
+    streams = [Streamed() for _ in prompts]
     async with asyncio.TaskGroup() as group:
-        streams = [group.create_task(stream_one(prompt)) for prompt in prompts]
-        await first_token.wait()
+        for prompt, parts in zip(prompts, streams, strict=True):
+            group.create_task(stream_one(prompt, parts))
+        await has_begun.wait()
         os.kill(server.engine_pid, signal.SIGKILL)
-    for task, (text, _) in zip(streams, quiet, strict=True):
-        assert task.result()[:20] == text[:20]
-        assert len(task.result()) > 40
-    await is_idle(server)
+        num_before = [len(parts.tokens) for parts in streams]
+    assert any(0 < num < num_tokens for num in num_before), "the crash is in the middle of a stream"
+    assert metric(server, "ultrafast_engine_restarts_total") - restarts == 1
+    num_same = 0
+    for parts, before in zip(streams, quiet, strict=True):
+        assert len(parts.tokens) == num_tokens
+        assert parts.text == "".join(parts.tokens)
+        assert_same_up_to_a_near_tie(before.logprobs, parts)
+        num_same += parts.tokens == before.logprobs.tokens
+    assert num_same, "near ties cannot excuse them all"
+    await is_idle(server, POOL_TOKENS)

@@ -65,10 +65,7 @@ class Health:
             health.last_step_age_s,
             _HINTS.get(reason),
         )
-        headers: Headers = []
-        if not is_ready:
-            wait_s = comeback_s(health.ready_in_s or MIN_WAIT_S)
-            headers = [(b"retry-after", b"%d" % math.ceil(wait_s)), (b"retry-after-ms", b"%d" % math.ceil(wait_s * 1000))]
+        headers: Headers = [] if is_ready else _comeback(health.ready_in_s or MIN_WAIT_S)
         await exchange.respond(200 if is_ready else 503, headers, msgspec.json.encode(answer))
 
     async def metrics(self, exchange: Exchange) -> None:
@@ -82,3 +79,8 @@ class Health:
         if health.state is not EngineState.READY:
             return health.state
         return "stalled" if health.is_stalled else "ready"
+
+
+def _comeback(estimate_s: float) -> Headers:
+    wait_s = comeback_s(estimate_s)
+    return [(b"retry-after", b"%d" % math.ceil(wait_s)), (b"retry-after-ms", b"%d" % math.ceil(wait_s * 1000))]

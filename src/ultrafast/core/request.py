@@ -60,7 +60,7 @@ class SamplingParams:
             a request that was moved, preempted or continued after a crash draws the same numbers.
         max_tokens: hard limit on output tokens, >= 1.
         min_tokens: end-of-generation tokens are forbidden before this many output tokens.
-        ignore_eos: end-of-generation tokens do not end the request.
+        ignore_eos: end-of-generation tokens are output tokens like any other; they have no text.
         stop_token_ids: extra token ids that end the request; the stopping token is not delivered.
         num_logprobs: None = no log-probabilities; k = the chosen token's and the k most likely ones', 0 <= k <= 20.
         grammar: serialised llguidance grammar that the output must match, or None.

@@ -320,7 +320,7 @@ def is_end_of(token: int, params: SamplingParams) -> bool:
 def draw_token(digest: int, params: SamplingParams, output_index: int, vocab_size: int, end_every: int, loop: int) -> int:
     """The token that follows a text with this digest."""
     draw = extend_digest(extend_digest(digest, params.seed), output_index)
-    can_end = output_index >= params.min_tokens and not params.ignore_eos
+    can_end = output_index >= params.min_tokens
     if can_end and end_every and (draw >> 32) % end_every == 0:
         return END_TOKEN
     if loop and draw >> 61:

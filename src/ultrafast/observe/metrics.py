@@ -55,10 +55,17 @@ class Metrics:
 
     Args:
         ttft_objectives_s: configured objectives for the time to first token; become bucket edges.
-        tpot_objectives_s: the same for the time per output token.
+        tpot_objectives_s, e2e_objectives_s, jitter_objectives_s: the same for the time per output token, until the last byte, and
+            the standard deviation of the gaps.
     """
 
-    def __init__(self, ttft_objectives_s: Iterable[float] = (), tpot_objectives_s: Iterable[float] = ()) -> None:
+    def __init__(
+        self,
+        ttft_objectives_s: Iterable[float] = (),
+        tpot_objectives_s: Iterable[float] = (),
+        e2e_objectives_s: Iterable[float] = (),
+        jitter_objectives_s: Iterable[float] = (),
+    ) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._before_read = _BeforeRead()
@@ -66,7 +73,8 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         ttft_edges = buckets.with_objectives(buckets.TTFT_EDGES_S, ttft_objectives_s)
         itl_edges = buckets.with_objectives(buckets.ITL_EDGES_S, tpot_objectives_s)
-        self._add_latencies(ttft_edges, itl_edges)
+        e2e_edges = buckets.with_objectives(buckets.E2E_EDGES_S, e2e_objectives_s)
+        self._add_latencies(ttft_edges, itl_edges, e2e_edges, buckets.with_objectives(itl_edges, jitter_objectives_s))
         self._add_requests()
         self._add_engine(itl_edges)
         self.gen_ai = GenAiNames(
@@ -78,7 +86,13 @@ class Metrics:
         )
         self.registry.register(self.gen_ai)
 
-    def _add_latencies(self, ttft_edges: tuple[float, ...], itl_edges: tuple[float, ...]) -> None:
+    def _add_latencies(
+        self,
+        ttft_edges: tuple[float, ...],
+        itl_edges: tuple[float, ...],
+        e2e_edges: tuple[float, ...],
+        jitter_edges: tuple[float, ...],
+    ) -> None:
         self.ttft = self._histogram(
             "ttft_seconds", "From the arrival of a call to its first generated delta.", ["tier"], ttft_edges
         )
@@ -92,10 +106,10 @@ class Metrics:
             "jitter_seconds",
             "Standard deviation of the gaps between the deltas of a choice (three gaps or more).",
             ["tier"],
-            itl_edges,
+            jitter_edges,
         )
         self.e2e = self._histogram(
-            "e2e_seconds", "From the arrival of a call to the last byte of its answer.", ["tier"], buckets.E2E_EDGES_S
+            "e2e_seconds", "From the arrival of a call to the last byte of its answer.", ["tier"], e2e_edges
         )
         self.latency_part = self._histogram(
             "latency_part_seconds",

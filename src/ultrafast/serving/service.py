@@ -376,6 +376,7 @@ class Service:
             pieces=self._tokenizer.pieces,
             overrides=self._marker_pieces if is_parsed else None,
             stops=StopAutomaton(options.stop) if options.stop else None,
+            min_tokens=options.min_tokens,
             splits_reasoning=reasoning_prompt is not None,
             is_thinking=reasoning_prompt is not None
             and reasoning_prompt.rfind(THINK_OPEN) > reasoning_prompt.rfind(THINK_CLOSE)

@@ -84,8 +84,11 @@ class StopFilter:
         self._held = ""
         self.matched: str | None = None
 
-    def add(self, text: str) -> str:
-        """Return the text that may be delivered now. After a match: what stood in front of it, and "" for ever after."""
+    def add(self, text: str, *, may_match: bool = True) -> str:
+        """Return the text that may be delivered now. After a match: what stood in front of it, and "" for ever after.
+
+        `may_match` false: a stop string that ends within this text is output like any other; one that begins in it may count.
+        """
         if self.matched is not None:
             return ""
         automaton = self._automaton
@@ -95,11 +98,13 @@ class StopFilter:
         state = self._state
         for position, char in enumerate(text, len(self._held) + 1):
             state = automaton.step(state, char)
-            match = automaton.match[state]
+            match = automaton.match[state] if may_match else None
             if match is not None:
                 self.matched = match
                 self._held = ""
                 return pending[: position - len(match)]
+        while not may_match and state and not automaton.edges[state]:
+            state = automaton.fail[state]  # a whole stop string that did not count is no beginning of one
         self._state = state
         cut = len(pending) - automaton.depth[state]
         self._held = pending[cut:]

@@ -30,6 +30,7 @@ class OutputPlan:
         pieces: token id -> bytes of text.
         overrides: token id -> bytes, for control tokens that the parsers must see.
         stops: compiled stop strings, None where there are none.
+        min_tokens: a stop string counts only where it ends in the text of a later token than the first so many (as in vLLM).
         splits_reasoning: the model thinks between tags; `is_thinking`: the prompt has opened the first one.
         tool_format, tool_names: how calls are written and which exist; None = no calls.
         special_text: token id -> text of control tokens, for log-probabilities of alternatives.
@@ -38,6 +39,7 @@ class OutputPlan:
     pieces: Sequence[bytes]
     overrides: Mapping[int, bytes] | None = None
     stops: StopAutomaton | None = None
+    min_tokens: int = 0
     splits_reasoning: bool = False
     is_thinking: bool = False
     tool_format: ToolFormat | None = None
@@ -67,6 +69,7 @@ class ChoiceStream:
         self._reasoning = ReasoningSplitter(plan.is_thinking) if plan.splits_reasoning else None
         self._parser = new_parser(plan.tool_format, plan.tool_names) if plan.tool_format is not None else None
         self._waiting: deque[tuple[int, LogprobEntry | None]] = deque()
+        self._num_taken = 0
         self._num_chars = 0
         self._num_passed_chars = 0
         self.ends_by_itself = self._stop is not None
@@ -85,6 +88,10 @@ class ChoiceStream:
     def is_verbatim(self) -> bool:
         """What was delivered is the text of all tokens: nothing cut off, nothing read as reasoning or a call."""
         return self._reasoning is None and self._parser is None and not self.is_stopped
+
+    @property
+    def _may_stop(self) -> bool:
+        return self._num_taken > self._plan.min_tokens
 
     def add(self, tokens: Sequence[TokenProduced]) -> Delta | None:
         """Take tokens that arrived together; return what they make visible, None when that is nothing yet."""
@@ -113,7 +120,8 @@ class ChoiceStream:
             text = self._detokenizer.add(event.token)
             self._waiting.append((self._num_chars, self._entry(event.token, event.logprobs)))
             self._num_chars += len(text)
-            visible = self._stop.add(text) if self._stop is not None else text
+            self._num_taken += 1
+            visible = self._stop.add(text, may_match=self._may_stop) if self._stop is not None else text
             passed.append(visible)
             self._num_passed_chars += len(visible)
             if self.is_stopped:
@@ -129,7 +137,7 @@ class ChoiceStream:
             return None
         self._num_chars += len(text)
         if self._stop is not None:
-            text = self._stop.add(text)
+            text = self._stop.add(text, may_match=self._may_stop)
             text += "" if self.is_stopped else self._stop.finish()
         self._num_passed_chars += len(text)
         return self._delta(text, is_last=True)

@@ -121,7 +121,11 @@ def test_end_tokens_wait_for_min_tokens(executor: LlamaExecutor, prompt: list[in
     bias = tuple((token, 100.0) for token in executor.vocab.end_tokens)
     assert generate(executor, prompt, SamplingParams(temperature=0, logit_bias=bias)) == []
     assert len(generate(executor, prompt, SamplingParams(temperature=0, logit_bias=bias, min_tokens=5))) == 5
-    assert len(generate(executor, prompt, SamplingParams(temperature=0, logit_bias=bias, ignore_eos=True))) == 12
+    ignored = generate(executor, prompt, SamplingParams(temperature=0, logit_bias=bias, ignore_eos=True))
+    assert len(ignored) == 12
+    assert set(ignored) <= executor.vocab.end_tokens  # drawn like any other token, and not the end
+    stop = SamplingParams(temperature=0, logit_bias=bias, ignore_eos=True, stop_token_ids=tuple(executor.vocab.end_tokens))
+    assert generate(executor, prompt, stop) == []
     assert generate(executor, prompt, SamplingParams(temperature=0, logit_bias=((42, 200.0),), stop_token_ids=(42,))) == []
 
 

@@ -7,7 +7,7 @@ import pytest
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import CopyPrefix, SequenceWork, StepPlan, StepStatus, TrimSequence
-from ultrafast.engine.fake import FakeExecutor, expected_tokens
+from ultrafast.engine.fake import END_TOKEN, FakeExecutor, expected_tokens
 
 REQUEST = Request("r", (1, 2, 3, 4), SamplingParams(max_tokens=3))
 
@@ -106,3 +106,5 @@ def test_the_end_token_respects_min_tokens_and_ignore_eos() -> None:
         lengths[name] = len(expected_tokens(Request(name, (5, 6), params), end_every=3))
     assert lengths["plain"] < 20 <= lengths["min"] < 50
     assert lengths["ignore"] == 50
+    ignored = Request("ignore", (5, 6), SamplingParams(max_tokens=50, ignore_eos=True))
+    assert END_TOKEN in expected_tokens(ignored, end_every=3)

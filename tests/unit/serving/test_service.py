@@ -197,6 +197,12 @@ async def test_stop_string_aborts_the_engine_and_counts_what_was_delivered(make:
     assert world.engine.streams[0].is_aborted
 
 
+async def test_min_tokens_holds_for_stop_strings_too(make: Any) -> None:
+    world = make("ab##c and ##")
+    events = await collect(world.chat(stop=("##",), min_tokens=5))
+    assert texts(events) == "ab##c and "
+
+
 async def test_one_choice_stopped_while_another_goes_on(make: Any) -> None:
     world = make(["a##b", "long text without it"])
     events = await collect(world.chat(stop=("##",), num_choices=2))

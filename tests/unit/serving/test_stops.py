@@ -63,3 +63,23 @@ def test_holds_back_no_more_than_a_possible_beginning(text: str, stops: list[str
 def test_examples(chunks: list[str], stops: list[str], expected: str, matched: str | None) -> None:
     delivered, found = run(chunks, stops)
     assert ("".join(delivered), found) == (expected, matched)
+
+
+@given(st.lists(st.text("ab#", max_size=4), max_size=8), stop_lists, st.integers(0, 8))
+def test_no_stop_string_counts_that_ends_within_the_first_chunks(chunks: list[str], stops: list[str], num_free: int) -> None:
+    stop_filter = StopFilter(StopAutomaton(stops))
+    delivered = "".join(stop_filter.add(chunk, may_match=number >= num_free) for number, chunk in enumerate(chunks))
+    delivered += stop_filter.finish()
+    text, first = "".join(chunks), len("".join(chunks[:num_free]))
+    ends = [
+        (begin + len(stop), -len(stop), stop)
+        for stop in stops
+        for begin in range(len(text))
+        if stop and text.startswith(stop, begin) and begin + len(stop) > first
+    ]
+    end, negative_length, matched = min(ends, default=(len(text), 0, None))
+    assert (delivered, stop_filter.matched) == (text[: end + negative_length], matched)
+
+
+def test_a_stop_string_that_does_not_count_is_not_held_back() -> None:
+    assert StopFilter(StopAutomaton(["###"])).add("a###", may_match=False) == "a#"

@@ -95,3 +95,10 @@ def test_tag_cut_off_by_the_end_is_delivered() -> None:
     plan = OutputPlan(PIECES, splits_reasoning=True, tool_format=ToolFormat.HERMES, tool_names=frozenset())
     _, deltas = play(plan, [[event] for event in events(b"<thi")])
     assert "".join(delta.text for delta in deltas) == "<thi"
+
+
+def test_a_stop_string_counts_after_min_tokens_only() -> None:
+    plan = OutputPlan(PIECES, stops=StopAutomaton(["#"]), min_tokens=3)
+    choice, deltas = play(plan, [events(b"a#"), events(b"#b"), events(b"c#d")])
+    assert "".join(delta.text for delta in deltas) == "a##bc"
+    assert (choice.stop_match, choice.num_tokens) == ("#", 5)

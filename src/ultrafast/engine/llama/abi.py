@@ -129,7 +129,7 @@ def check_abi(c: Any, path: Path) -> None:
     ):
         try:
             pointer = ffi.addressof(c, function)
-        except (AttributeError, ffi.error) as error:
+        except AttributeError as error:
             raise _abi_error(path, f"it has no {function}") from error
         probe = ffi.new("ultrafast_abi_probe *", ffi.cast("ultrafast_abi_probe (*)(void)", pointer)())
         seen = ffi.cast(f"{struct} *", probe)

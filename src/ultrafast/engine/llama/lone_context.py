@@ -28,7 +28,6 @@ class LoneModel(Model):
         self.has_gpu = base.has_gpu
         check_memory(self, options, num_tokens)
         self.sizes = ContextSizes(num_tokens, step_tokens, num_sequences(1, 0), 0, 0, base.sizes.num_threads)
-        self.has_flash_attention = False
         self.context = self._create_context(options)
         self.memory = self.c.llama_get_memory(self.context)
         self._threadpool = base.threadpool

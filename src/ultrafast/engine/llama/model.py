@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ultrafast.core.errors import ConfigError, ModelFileError
-from ultrafast.engine.llama import abi
+from ultrafast.engine.llama import abi, flash_attention
 from ultrafast.engine.llama.interrupt import InterruptFlag
 from ultrafast.engine.llama.machine import available_memory_bytes, check_threads, usable_cores
 from ultrafast.engine.llama.vocab import read_metadata
@@ -41,8 +41,6 @@ CPU_STEP_TOKENS = 256
 GPU_STEP_TOKENS = 2048
 MAX_RECURRENT_PAUSED = 4
 _MEMORY_SHARE = 0.25  # of the free memory that the KV pool may take by default
-_FLASH_ENABLED = 1
-_FLASH_DISABLED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,6 @@ class Model:
         self.sliding_window = max(0, self.c.llama_model_n_swa(self.handle))
         self.has_gpu = bool(self.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
         self.sizes = (choose or choose_sizes)(self, options)
-        self.has_flash_attention = False
         self.context = self._create_context(options)
         self.memory = self.c.llama_get_memory(self.context)
         self._owns_threadpool = shared_threadpool is None
@@ -151,13 +148,13 @@ class Model:
         params.n_threads = params.n_threads_batch = self.sizes.num_threads
         params.kv_unified = True
         params.swa_full = options.swa_full
-        params.flash_attn_type = _FLASH_ENABLED if options.flash_attention else _FLASH_DISABLED
+        params.flash_attn_type = flash_attention.AUTO if options.flash_attention else flash_attention.DISABLED
         self.interrupt_flag = InterruptFlag()
         if not self.has_gpu:
             params.abort_callback, params.abort_callback_data = self.interrupt_flag.callback, self.interrupt_flag.data
         params.type_k = KV_TYPES[options.kv_type_k]
         params.type_v = KV_TYPES[options.kv_type_v]
-        with _CollectedLog(("flash_attn",)) as lines:
+        with _CollectedLog(flash_attention.LOG_WORDS) as lines:
             context = self.c.llama_init_from_model(self.handle, params)
         if context == abi.ffi.NULL:
             self.c.llama_model_free(self.handle)
@@ -166,8 +163,7 @@ class Model:
                 code="context_failed",
                 hint="lower engine.kv_capacity_tokens, or use kv types f16",
             )
-        # libllama has no getter for it; the context states at creation what it resolved to.
-        self.has_flash_attention = any("flash_attn" in line and "enabled" in line for line in lines.matched)
+        self.has_flash_attention = flash_attention.is_on(lines.matched)
         if options.flash_attention and not self.has_flash_attention:
             self.c.llama_free(context)
             self.c.llama_model_free(self.handle)

@@ -77,7 +77,6 @@ class SequenceSampler:
         stop_tokens = set(request.params.stop_token_ids)
         self._end_tokens = end_tokens if not request.params.ignore_eos else frozenset[int]()
         self._end_tokens |= stop_tokens
-        self._never_tokens = np.fromiter(end_tokens, dtype=np.int64) if request.params.ignore_eos else None
         self._not_yet_tokens = np.fromiter(end_tokens | stop_tokens, dtype=np.int64)
         self._matcher = matcher
         self._bias_ids, self._bias_values = _bias_arrays(request.params)
@@ -115,8 +114,6 @@ class SequenceSampler:
         plain = logits.copy() if params.num_logprobs is not None else None
         if output_index < params.min_tokens:
             logits[self._not_yet_tokens] = -np.inf
-        elif self._never_tokens is not None:
-            logits[self._never_tokens] = -np.inf
         if self._matcher is not None:
             logits[self._matcher.forbidden()] = -np.inf
         if self.has_penalties:
