@@ -261,7 +261,7 @@ async def test_what_is_refused_after_a_long_wait_for_a_place_has_its_status(erro
         gate.opened.set()
         refused = await answer
     assert refused.status_code == status
-    assert refused.headers.get("retry-after-ms") == (None if status == 400 else "3000")
+    assert int(refused.headers.get("retry-after-ms", "0")) >= (0 if status == 400 else 3000)
     assert ": ping" not in refused.text
     assert refused.json()["error"]["code"] == error.code
 
