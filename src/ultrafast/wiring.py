@@ -23,7 +23,7 @@ from ultrafast.config.api_keys import ApiKey
 from ultrafast.config.recommended import with_recommendations
 from ultrafast.config.settings import RequestLogSettings, Settings
 from ultrafast.config.tier_policies import tier_order, tier_policies
-from ultrafast.core.errors import ConfigError, ModelFileError, UltrafastError
+from ultrafast.core.errors import ConfigError, InvalidRequestError, ModelFileError, UltrafastError
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.dashboard.calls import Objectives
 from ultrafast.dashboard.dashboard import Dashboard, Sources
@@ -186,7 +186,12 @@ def _build_prompts(inputs: Inputs, vocab: Vocab) -> PromptBuilder:
     settings = inputs.settings
     cache = SegmentCache(settings.tokenizer.cache_bytes)
     if not settings.tokenizer.is_reloaded:
-        return PromptBuilder(vocab, inputs.chat_template, cache)
+        prompts = PromptBuilder(vocab, inputs.chat_template, cache)
+        try:
+            prompts.warm_up()
+        except InvalidRequestError as error:  # completions may still work
+            _log.warning("a plain conversation is refused by this model's chat template: %s", error)
+        return prompts
 
     def reload() -> Vocab:
         return vocab.reloaded(str(inputs.model.path), settings.engine.libllama_path)

@@ -116,6 +116,16 @@ class PromptBuilder:
 
         return self._provenance.render(values, render)
 
+    def warm_up(self) -> None:
+        """Render and tokenise a short conversation, so that the first request finds the template's rules learnt.
+
+        Raises:
+            InvalidRequestError: the model's template or tokenizer refuses even that; so will it most requests.
+        """
+        if self.format is not None:
+            turns = [{"role": role, "content": "Hi."} for role in ("user", "assistant", "user")]
+            self.tokens(self.render(Conversation(turns, [])).items)
+
     def num_uncached_chars(self, items: list[Item]) -> int:
         """Return how much text `tokens` would have to tokenise."""
         return self._segments.num_uncached_chars(items)

@@ -223,3 +223,21 @@ def test_template_variables_are_checked(extra: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         prompts.render(Conversation([{"role": "user", "content": "x"}], [], True, extra))
     assert caught.value.param == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize("name", templates.ALL)
+def test_after_the_warm_up_only_what_the_client_wrote_is_tokenised(name: str) -> None:
+    """No rule about a control token is left to be learnt, which tokenises probes."""
+    tokenizer, prompts = build(templates.ALL[name], adds_bos=True, strips_right=True)
+    prompts.warm_up()
+    before = tokenizer.num_tokenized_chars
+    rendered = prompts.render(chat("a question", "an answer", "another question"))
+    prompts.tokens(rendered.items)
+    assert 0 < tokenizer.num_tokenized_chars - before <= len(rendered.text)
+
+
+def test_a_model_without_a_template_has_nothing_to_warm_up() -> None:
+    tokenizer = FakeTokenizer(None)
+    prompts = PromptBuilder(tokenizer)
+    prompts.warm_up()
+    assert tokenizer.num_tokenized_chars == 0
