@@ -23,6 +23,7 @@ INTERVAL_S = 0.1
 def watched_loop(observe: Callable[[float], None]) -> Iterator[None]:
     """Give `observe` the lag of the running event loop, seconds from 0, every `INTERVAL_S`, on that loop."""
     loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
 
     def tick(due_s: float) -> None:
         nonlocal timer
