@@ -68,6 +68,7 @@ def test_the_second_turn_is_not_computed_from_its_beginning(serve, sliding_windo
         engine__kv_capacity_tokens=1024,
         engine__max_num_running=1,
         engine__max_step_tokens=64,
+        engine__kv_host_bytes=0,  # what is reused was still on the device
         engine__num_threads=1,
         engine__threadpool_poll=0,
     )

@@ -20,6 +20,7 @@ import uvloop
 from ultrafast.api.edge import Edge
 from ultrafast.api.protocol import EdgeProtocol
 from ultrafast.core.errors import ConfigError
+from ultrafast.observe.loop_lag import watched_loop
 
 # The kernel would otherwise take megabytes for a client that reads nothing before anybody notices.
 SEND_BUFFER_BYTES = 256 * 1024
@@ -54,7 +55,8 @@ async def serve(app: Edge, host: str, port: int, *, on_listening: OnListening | 
     sock = _bind(host, port, app.context.settings.write_stall_timeout_s)
     server = _Server(app, sock, on_listening)
     try:
-        with _signals(server.on_signal):
+        lag = app.context.recorder.metrics.event_loop_lag
+        with _signals(server.on_signal), watched_loop(lag.observe):
             async with app.lifespan():
                 await server.serve(sockets=[sock])
     except asyncio.CancelledError:

@@ -41,7 +41,8 @@ class LatencyPart(StrEnum):
     """Where the time of a call went; the four sum to the time from the arrival to the last byte.
 
     network: reading the request, and waiting for a slow reader. queue: waiting for a place in the engine.
-    compute: from the first step to the last token. output: everything else.
+    compute: from the first step to the last token. output: everything else. The arrival is when the event loop reads the first
+    byte; how late it may have been with that is `Metrics.event_loop_lag`.
     """
 
     NETWORK = "network"
@@ -116,6 +117,9 @@ class Metrics:
             "The same time in parts that sum to it: network, queue, compute, output.",
             ["tier", "part"],
             buckets.PART_EDGES_S,
+        )
+        self.event_loop_lag = self._histogram(
+            "event_loop_lag_seconds", "How late the event loop of the API process was.", [], buckets.PART_EDGES_S
         )
         self.queue = self._histogram(
             "queue_seconds", "From the arrival of a sequence to its first place in the engine.", ["tier"], ttft_edges
