@@ -232,7 +232,9 @@ def _outcome(error: BaseException | None) -> Outcome:
         return Outcome.ABORTED
     if isinstance(error, UltrafastError) and error.code in EXPIRED_CODES:
         return Outcome.EXPIRED
-    if isinstance(error, InvalidRequestError | ModelNotFoundError | OverloadedError | UnavailableError):
+    if isinstance(error, InvalidRequestError | ModelNotFoundError) and error.drop_reason is None:
+        return Outcome.INVALID
+    if isinstance(error, InvalidRequestError | OverloadedError | UnavailableError):
         return Outcome.REJECTED
     return Outcome.FAILED
 

@@ -9,6 +9,9 @@ from ultrafast.core.tiers import ServiceTier
 
 _E2E = "Objective for the time from the arrival to the last byte; 0: none."
 _JITTER = "Objective for the standard deviation of the gaps between deltas; 0: none."
+_PERCENTILES = (
+    "Objectives for P50, P90 or P99 of `ttft`, `tpot`, `e2e`, `jitter`, shown with what was measured: `ttft:p99<=300ms`."
+)
 _MAX_PROMPT = "Condition of the objectives: requests with longer prompts are counted apart; 0: no condition."
 _MAX_OUTPUT = "Condition of the objectives: requests with longer outputs are counted apart; 0: no condition."
 _MAX_ARRIVALS = "Condition of the objectives: calls that come while more than so many came per second are counted apart; 0: none."
@@ -28,6 +31,7 @@ class TierTargets(Section):
     tpot_ms: float = Field(gt=0, description="Time per output token after the first.")
     e2e_ms: float = Field(default=0, ge=0, description=_E2E)
     jitter_ms: float = Field(default=0, ge=0, description=_JITTER)
+    percentiles: tuple[str, ...] = Field(default=(), description=_PERCENTILES)
     max_prompt_tokens: int = Field(default=0, ge=0, description=_MAX_PROMPT)
     max_output_tokens: int = Field(default=0, ge=0, description=_MAX_OUTPUT)
     max_arrivals_per_s: float = Field(default=0, ge=0, description=_MAX_ARRIVALS)

@@ -174,12 +174,15 @@ class Timings(msgspec.Struct, frozen=True):
 
     network: reading the request and waiting for a slow reader. queue: waiting for a place in the engine. compute: from the
     first scheduled step to the last token. output: everything else: template, tokeniser, text, JSON, the way between processes.
+
+    `decode_s`: of each choice, from its first token to its last, in the engine.
     """
 
     queue_s: float
     compute_s: float
     prefill_s: float
     ttft_s: float
+    decode_s: tuple[float, ...] = ()
 
 
 class Completed(msgspec.Struct, frozen=True):

@@ -211,6 +211,7 @@ class Generation:
             self._streams[choice.index].num_delivered = choice.num_tokens
             if finished is None:
                 self._streams[choice.index].stop()
+                self._account.stopped(choice.index, self._clock())
             self.num_open -= 1
             events.append(ChoiceFinished(choice.index, _finish_reason(choice, finished), choice.stop_match))
         return events
