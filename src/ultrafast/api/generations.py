@@ -36,7 +36,6 @@ from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptio
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chat has none."""
-EXPIRED_CODES = frozenset({"queue_timeout", "deadline_exceeded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +229,7 @@ def _invalid(param: str, message: str) -> ApiError:
 def _outcome(error: BaseException | None) -> Outcome:
     if isinstance(error, ClientGoneError | SupersededError):
         return Outcome.ABORTED
-    if isinstance(error, UltrafastError) and error.code in EXPIRED_CODES:
+    if isinstance(error, UltrafastError) and error.code == "queue_timeout":
         return Outcome.EXPIRED
     if isinstance(error, InvalidRequestError | ModelNotFoundError) and error.drop_reason is None:
         return Outcome.INVALID

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -76,7 +76,10 @@ class SloAccount:
         if _is_too_long(generation, settings):
             tracker.outside(tier, now)
         else:
-            missed_by = tracker.completed(tier, _figures(generation, now), _objectives(settings, slo), now)
+            objectives = _objectives(settings, slo)
+            if generation.completed is not None and generation.completed.is_timed_out:
+                objectives = replace(objectives, e2e_s=0.0)  # not the whole answer: a miss, by where its time went
+            missed_by = tracker.completed(tier, _figures(generation, now), objectives, now)
             self._context.recorder.on_objectives(tier, missed_by)
 
     def _settings(self, tier: ServiceTier) -> TierTargets:
@@ -114,6 +117,7 @@ class SloAccount:
                 "max_tokens": settings.max_waiting_tokens or None,
                 "ttl_s": settings.queue_ttl_s,
             },
+            "execution_ttl_s": settings.execution_ttl_s or None,
             "attainment": {name: _window(tracker.attainment(tier, window_s, now)) for name, window_s in WINDOWS_S.items()},
             "arrivals_per_s": round(tracker.arrivals_per_s(tier, now), 3),
         }

@@ -21,6 +21,9 @@ _PRICE_OUTPUT = "Price of a million output tokens."
 _MAX_WAITING = "Requests that may wait for a place; further ones are refused."
 _MAX_WAITING_TOKENS = "Prompt tokens that they may have together; 0: no bound."
 _QUEUE_TTL = "Longest wait for a place, seconds; then the request is refused. A client can only shorten it."
+_EXECUTION_TTL = (
+    "Longest time from the first place to the end, seconds, after which an answer is cut; 0: none. A client can only shorten it."
+)
 _DOWNGRADE = "Serve in the next tier that can be in time, and say so, when this one cannot."
 
 
@@ -39,6 +42,7 @@ class TierTargets(Section):
     max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
     max_waiting_tokens: int = Field(default=0, ge=0, description=_MAX_WAITING_TOKENS)
     queue_ttl_s: float = Field(default=300, gt=0, description=_QUEUE_TTL)
+    execution_ttl_s: float = Field(default=0, ge=0, description=_EXECUTION_TTL)
     is_downgradable: bool = Field(default=False, description=_DOWNGRADE)
     price_input: float = Field(default=0, ge=0, description=_PRICE_INPUT)
     price_cached_input: float = Field(default=0, ge=0, description=_PRICE_CACHED)

@@ -26,9 +26,9 @@ KV_BLOCK_TOKENS = 32
 class Outcome(StrEnum):
     """How a call ended: exactly one per call.
 
-    completed: the answer is whole. rejected: refused before the queue, for want of room, time or an engine. invalid: can never be
-    answered as it stands. expired: its time in the queue ran out. aborted: the client went away or stopped reading. failed: our
-    fault.
+    completed: the answer is whole, or as long as its limits allow. rejected: refused before the queue, for want of room, time or
+    an engine. invalid: can never be answered as it stands. expired: its time in the queue ran out. aborted: the client went away
+    or stopped reading. failed: our fault.
     """
 
     COMPLETED = "completed"

@@ -154,7 +154,10 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChoiceFinished(msgspec.Struct, frozen=True):
-    """`reason` is OpenAI's: stop, length or tool_calls. `stop_match`: the stop string or token id that matched, if one did."""
+    """`reason` is OpenAI's: stop, length or tool_calls. `stop_match`: the stop string or token id that matched, if one did.
+
+    With reason length it is `EXECUTION_TIMEOUT` when time, not length, was up.
+    """
 
     index: int
     reason: str
@@ -186,10 +189,11 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """The call is over and every choice finished."""
+    """The call is over and every choice finished. `is_timed_out`: one of them was cut at its execution deadline."""
 
     usage: Usage
     timings: Timings
+    is_timed_out: bool = False
 
 
 ServingEvent = Started | Delta | ChoiceFinished | Completed

@@ -121,6 +121,7 @@ async def test_what_the_client_did_wrong_is_no_refusal() -> None:
         ("x-slo-tpot-ms", "inf"),
         ("x-slo-tpot-ms", "fast"),
         ("x-queue-ttl-ms", ""),
+        ("x-execution-ttl-ms", "0"),
         ("x-slo-strict", "yes"),
     ],
 )
@@ -135,10 +136,28 @@ async def test_a_senseless_objective_is_refused_by_name(header: str, value: str)
 async def test_a_requests_own_objectives_reach_serving() -> None:
     setup = make()
     headers = {"x-slo-ttft-ms": "250", "x-slo-tpot-ms": "12.5", "x-slo-strict": "true", "x-queue-ttl-ms": "1000"}
+    headers["x-execution-ttl-ms"] = "2500"
     async with client(setup) as http:
         await http.post(CHAT, json=HELLO, headers=headers)
     slo = setup.service.calls[-1].options.slo
-    assert (slo.ttft_s, slo.tpot_s, slo.is_strict, slo.queue_ttl_s) == (0.25, 0.0125, True, 1.0)
+    assert (slo.ttft_s, slo.tpot_s, slo.is_strict, slo.queue_ttl_s, slo.execution_ttl_s) == (0.25, 0.0125, True, 1.0, 2.5)
+
+
+@pytest.mark.parametrize("texts", [(), ("a",)])
+async def test_an_answer_that_was_cut_by_time_says_so_and_counts_as_missed(texts: tuple[str, ...]) -> None:
+    started = Started(ServiceTier.DEFAULT, "default", 7, 3, 0.0, 0.0)
+    timings = Timings(queue_s=0.0, compute_s=500.0, prefill_s=400.0, ttft_s=400.0, decode_s=(100.0,))
+    deltas = [Delta(0, text, num_tokens=1) for text in texts]
+    end = Completed(Usage(7, len(texts), 3), timings, is_timed_out=True)
+    setup = make({"m": playing(started, *deltas, ChoiceFinished(0, "length", "execution_timeout"), end)})
+    async with client(setup) as http:
+        whole = (await http.post(CHAT, json=HELLO)).json()["choices"][0]
+        stream = (await http.post(CHAT, json={**HELLO, "stream": True})).text
+    assert (whole["finish_reason"], whole["stop_reason"]) == ("length", "execution_timeout")
+    assert (whole["message"]["content"] or "") == "".join(texts)
+    assert '"finish_reason":"length","stop_reason":"execution_timeout"' in stream
+    assert stream.endswith("data: [DONE]\n\n")
+    assert setup.sample("ultrafast_slo_missed_total", tier="default", reason="prefill") == 2
 
 
 @pytest.mark.parametrize(

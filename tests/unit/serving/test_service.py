@@ -226,6 +226,15 @@ async def test_finish_reasons(make: Any, reason: FinishReason, expected: str) ->
     assert ChoiceFinished(0, expected) in await collect(world.chat())
 
 
+async def test_an_execution_deadline_cuts_the_answer_and_is_named(make: Any) -> None:
+    world = make(script=says(FakeTokenizer(), "x", FinishReason.DEADLINE))
+    events = await collect(world.chat())
+    assert texts(events) == "x"
+    assert events[-2] == ChoiceFinished(0, "length", "execution_timeout")
+    assert isinstance(events[-1], Completed)
+    assert events[-1].is_timed_out
+
+
 async def test_no_token_at_all_still_starts_and_completes(make: Any) -> None:
     events = await collect(make("").chat())
     assert [type(event) for event in events] == [Started, ChoiceFinished, Completed]

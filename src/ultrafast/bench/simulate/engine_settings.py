@@ -22,7 +22,16 @@ ENGINE_KEYS = {
     "enable_reservation": "enable_reservation",
 }
 """Settings `engine.*`, and the parameters of `engine_spec.make_limits` that they are."""
-_TIER_KEYS = ("ttft_ms", "tpot_ms", "min_share", "max_num_waiting", "max_waiting_tokens", "queue_ttl_s", "is_downgradable")
+_TIER_KEYS = (
+    "ttft_ms",
+    "tpot_ms",
+    "min_share",
+    "max_num_waiting",
+    "max_waiting_tokens",
+    "queue_ttl_s",
+    "execution_ttl_s",
+    "is_downgradable",
+)
 _HONOURED = {f"engine.{name}" for name in ENGINE_KEYS} | {
     dotted for dotted in SETTING_KEYS if dotted == "tiers.order" or (dotted.startswith("tiers.") and dotted.endswith(_TIER_KEYS))
 }
