@@ -35,6 +35,7 @@ NAMES = (
     "warm_first",
     "crash_recovery",
     "kv_levels",
+    "correctness",
     "speculation",
     "tier_isolation",
     "long_prompt_gaps",

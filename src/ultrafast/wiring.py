@@ -259,7 +259,14 @@ def _dashboard_routes(dashboard: Dashboard, engine: EngineClient, lifecycle: Lif
 
 
 def _engine_route(inputs: Inputs, engine: EngineClient) -> ExtraRoute:
-    admin = EngineAdmin(lambda: engine.facts, inputs.model_id, inputs.settings.engine.step_target_s or DEFAULT_STEP_TARGET_S)
+    settings = inputs.settings.engine
+    admin = EngineAdmin(
+        lambda: engine.facts,
+        inputs.model_id,
+        settings.step_target_s or DEFAULT_STEP_TARGET_S,
+        enable_prefix_cache=settings.enable_prefix_cache,
+        enable_reservation=settings.enable_reservation,
+    )
     engine.add_listener(admin.on_report)
     return ExtraRoute("/admin/engine", admin.show, not inputs.settings.server.is_metrics_open, described=ENGINE)
 

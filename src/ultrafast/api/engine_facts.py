@@ -21,12 +21,23 @@ class EngineAdmin:
     Args:
         facts: what the engine says about itself; raises UnavailableError before it is ready.
         step_target_s: what steps are planned by.
+        enable_prefix_cache, enable_reservation: as set; the engine's facts do not tell.
     """
 
-    def __init__(self, facts: Callable[[], EngineFacts], model: str, step_target_s: float) -> None:
+    def __init__(
+        self,
+        facts: Callable[[], EngineFacts],
+        model: str,
+        step_target_s: float,
+        *,
+        enable_prefix_cache: bool = True,
+        enable_reservation: bool = True,
+    ) -> None:
         self._facts = facts
         self._model = model
         self._step_target_s = step_target_s
+        self._enable_prefix_cache = enable_prefix_cache
+        self._enable_reservation = enable_reservation
         self._cost_s = (0.0, 0.0, 0.0)
         self._num_steps = 0
 
@@ -56,5 +67,8 @@ class EngineAdmin:
             token_s=token_s,
             num_steps=self._num_steps,
             can_interrupt=facts.can_interrupt,
+            can_trim=facts.can_trim,
+            enable_prefix_cache=self._enable_prefix_cache,
+            enable_reservation=self._enable_reservation,
         )
         await exchange.respond(200, [], msgspec.json.encode(view))

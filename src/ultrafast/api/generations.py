@@ -36,7 +36,6 @@ from ultrafast.serving.contract import ChatCall, CompletionCall, GenerationOptio
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chat has none."""
-EXPIRED_CODES = frozenset({"queue_timeout", "deadline_exceeded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +227,13 @@ def _invalid(param: str, message: str) -> ApiError:
 def _outcome(error: BaseException | None, generation: Generation) -> Outcome:
     if isinstance(error, ClientGoneError | SupersededError):
         return Outcome.ABORTED
-    if isinstance(error, UltrafastError) and error.code in EXPIRED_CODES:
+    if isinstance(error, UltrafastError) and error.code == "queue_timeout":
         return Outcome.EXPIRED
     if generation.is_placed:
         return Outcome.FAILED  # whatever its class: nobody refused it
-    if isinstance(error, InvalidRequestError | ModelNotFoundError | OverloadedError | UnavailableError):
+    if isinstance(error, InvalidRequestError | ModelNotFoundError) and error.drop_reason is None:
+        return Outcome.INVALID
+    if isinstance(error, InvalidRequestError | OverloadedError | UnavailableError):
         return Outcome.REJECTED
     return Outcome.FAILED
 

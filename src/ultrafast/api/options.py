@@ -29,7 +29,7 @@ MAX_SLO_MS = 86_400_000.0
 """A day."""
 MAX_SUPERSEDE_KEY_BYTES = 256
 _OBJECTIVE_HEADERS = frozenset(
-    {b"x-slo-strict", b"x-slo-ttft-ms", b"x-slo-tpot-ms", b"x-queue-ttl-ms", b"x-stainless-retry-count"}
+    {b"x-slo-strict", b"x-slo-ttft-ms", b"x-slo-tpot-ms", b"x-queue-ttl-ms", b"x-execution-ttl-ms", b"x-stainless-retry-count"}
 )
 
 
@@ -106,7 +106,7 @@ def requested_tier(request: GenerationRequest, headers: Mapping[bytes, bytes]) -
 
 
 def requested_slo(headers: Mapping[bytes, bytes]) -> RequestSlo:
-    """Return a client's own objectives: headers `x-slo-ttft-ms`, `x-slo-tpot-ms`, `x-slo-strict`, `x-queue-ttl-ms`.
+    """Return a client's own objectives and limits: headers `x-slo-{ttft-ms,tpot-ms,strict}`, `x-{queue,execution}-ttl-ms`.
 
     Clients of the OpenAI libraries count their retries in `x-stainless-retry-count`; what is no count is nobody's retry.
 
@@ -122,6 +122,7 @@ def requested_slo(headers: Mapping[bytes, bytes]) -> RequestSlo:
         tpot_s=_milliseconds(headers, "x-slo-tpot-ms"),
         is_strict=strict == "true",
         queue_ttl_s=_milliseconds(headers, "x-queue-ttl-ms"),
+        execution_ttl_s=_milliseconds(headers, "x-execution-ttl-ms"),
         is_retry=retries.isdigit() and retries.strip(b"0") != b"",
     )
 

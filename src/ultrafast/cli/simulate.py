@@ -15,6 +15,12 @@ import msgspec
 from rich.console import Console
 
 from ultrafast import __version__
+from ultrafast.bench.simulate.engine_settings import (
+    all_engine_values,
+    given_engine_values,
+    left_out,
+    refuse_unknown_to_simulation,
+)
 from ultrafast.bench.simulate.engine_spec import (
     BUNDLED_COST,
     EngineSpec,
@@ -35,8 +41,7 @@ from ultrafast.cli.http_client import ServerClient
 from ultrafast.cli.out_file import OutFile
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.config.given import Given
-from ultrafast.config.load import load_settings
-from ultrafast.config.settings import Settings
+from ultrafast.config.load import LoadedSettings, load_settings
 from ultrafast.config.tier_policies import tier_order, tier_policies
 from ultrafast.core.errors import ConfigError
 from ultrafast.engine.description import EngineDescription
@@ -77,11 +82,13 @@ def simulate(**options: Any) -> None:
 
     Minutes of traffic take seconds. All combinations of --replicas, --kv-tokens and --step-budget are simulated.
     """
-    settings = _settings(options)
-    engine = _engine(options, settings)
+    loaded = _settings(options)
+    engine = _engine(options, loaded)
     traffic, make_requests = _load(options)
     setup = Setup(engine, routing=options["routing"], seed=options["seed"])
     console = Console(stderr=True)
+    if unused := left_out(loaded):
+        console.print(f"note: not simulated: {', '.join(unused)}", highlight=False, soft_wrap=True)
     started_s = time.monotonic()
     outcomes: list[Outcome] = []
     num_variants = len(list(_variants(options).of(setup)))
@@ -92,48 +99,39 @@ def simulate(**options: Any) -> None:
     _tell(outcomes, engine, traffic, time.monotonic() - started_s, options["is_json"])
 
 
-def _settings(options: dict[str, Any]) -> Settings:
+def _settings(options: dict[str, Any]) -> LoadedSettings:
     flags = {}
     for assignment in options["assignments"]:
         dotted, equals, value = assignment.partition("=")
         if not equals:
             raise ConfigError(f"--set {assignment}: there is no `=`.", hint="Write --set section.key=value.")
         flags[dotted.strip()] = Given(value, f"--set {dotted}")
-    return load_settings(os.environ, options["config_file"], flags).settings
+    loaded = load_settings(os.environ, options["config_file"], flags)
+    refuse_unknown_to_simulation(flags)
+    return loaded
 
 
-def _engine(options: dict[str, Any], settings: Settings) -> EngineSpec:
-    spec = _unordered_engine(options, settings)
-    return replace(spec, limits=replace(spec.limits, order=tier_order(settings.tiers)))
+def _engine(options: dict[str, Any], loaded: LoadedSettings) -> EngineSpec:
+    spec = _unordered_engine(options, loaded)
+    return replace(spec, limits=replace(spec.limits, order=tier_order(loaded.settings.tiers)))
 
 
-def _unordered_engine(options: dict[str, Any], settings: Settings) -> EngineSpec:
+def _unordered_engine(options: dict[str, Any], loaded: LoadedSettings) -> EngineSpec:
     given = [name for name in ("cost", "engine", "fit") if options[name]]
     if len(given) > 1:
         raise ConfigError(f"--{given[0]} and --{given[1]} exclude each other.", hint="Each of them says what a step costs.")
     if options["save_engine"] and not options["fit"]:
         raise ConfigError("--save-engine needs --fit.", hint="It saves what a running server says about itself.")
-    tiers = tier_policies(settings.tiers)
+    tiers, changes = tier_policies(loaded.settings.tiers), given_engine_values(loaded)
     if options["fit"]:
         described = _ask(options)
         if options["save_engine"]:
             options["save_engine"].write_bytes(msgspec.json.format(msgspec.json.encode(described)))
-        return spec_of(described, tiers, options["fit"])
+        return spec_of(described, tiers, options["fit"], changes)
     if options["engine"]:
-        return spec_of(read_engine_file(options["engine"]), tiers, str(options["engine"]))
-    limits = make_limits(
-        kv_tokens=settings.engine.kv_capacity_tokens,
-        max_request_tokens=settings.engine.max_request_tokens,
-        max_step_tokens=settings.engine.max_step_tokens,
-        step_target_s=settings.engine.step_target_s,
-        max_num_running=settings.engine.max_num_running,
-        max_num_paused=settings.engine.max_num_paused,
-        max_num_cached=settings.engine.max_num_cached,
-        max_cached_tokens=settings.engine.max_cached_tokens,
-        enable_prefix_cache=settings.engine.enable_prefix_cache,
-        can_interrupt=not options["cost"],  # the bundled model on a CPU can
-        tiers=tiers,
-    )
+        return spec_of(read_engine_file(options["engine"]), tiers, str(options["engine"]), changes)
+    can_interrupt = not options["cost"]  # the bundled model on a CPU can
+    limits = make_limits(**all_engine_values(loaded), can_interrupt=can_interrupt, tiers=tiers)
     if options["cost"]:
         return EngineSpec(limits, parse_cost(options["cost"]), "given")
     return EngineSpec(limits, BUNDLED_COST, "assumed: about the bundled model on two cores. Give --cost, --engine or --fit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ultrafast.config.percentiles import parse_percentiles
 from ultrafast.config.settings import Settings
 from ultrafast.core.errors import ConfigError
 from ultrafast.core.tiers import ServiceTier
@@ -44,6 +45,19 @@ def check_consistency(settings: Settings, origins: Mapping[str, str]) -> None:
         raise _conflict("engine.max_num_running", "engine.max_num_cached", what, origins)
     _check_shares(settings)
     _check_order(settings, origins)
+    for tier in ServiceTier:
+        _check_percentiles(f"tiers.{tier}.percentiles", getattr(settings.tiers, tier).percentiles, origins)
+
+
+def _check_percentiles(dotted: str, texts: tuple[str, ...], origins: Mapping[str, str]) -> None:
+    try:
+        parse_percentiles(texts)
+    except ValueError as error:
+        raise ConfigError(
+            f"{origins[dotted]}: {dotted}: {error}.",
+            param=dotted,
+            hint="Write for example ttft:p99<=300ms or tpot:p50<=40ms: p50, p90 or p99 of ttft, tpot, e2e or jitter, each once.",
+        ) from error
 
 
 def _check_shares(settings: Settings) -> None:

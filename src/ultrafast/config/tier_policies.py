@@ -22,6 +22,7 @@ def tier_policies(settings: TiersSettings) -> tuple[TierPolicy, ...]:
             max_num_waiting=tier.max_num_waiting,
             max_waiting_tokens=tier.max_waiting_tokens,
             queue_ttl_s=tier.queue_ttl_s,
+            execution_ttl_s=tier.execution_ttl_s or None,
             is_downgradable=tier.is_downgradable,
         )
         for tier in tiers

@@ -9,6 +9,9 @@ from ultrafast.core.tiers import ServiceTier
 
 _E2E = "Objective for the time from the arrival to the last byte; 0: none."
 _JITTER = "Objective for the standard deviation of the gaps between deltas; 0: none."
+_PERCENTILES = (
+    "Objectives for P50, P90 or P99 of `ttft`, `tpot`, `e2e`, `jitter`, shown with what was measured: `ttft:p99<=300ms`."
+)
 _MAX_PROMPT = "Condition of the objectives: requests with longer prompts are counted apart; 0: no condition."
 _MAX_OUTPUT = "Condition of the objectives: requests with longer outputs are counted apart; 0: no condition."
 _MAX_ARRIVALS = "Condition of the objectives: calls that come while more than so many came per second are counted apart; 0: none."
@@ -18,6 +21,9 @@ _PRICE_OUTPUT = "Price of a million output tokens."
 _MAX_WAITING = "Requests that may wait for a place; further ones are refused."
 _MAX_WAITING_TOKENS = "Prompt tokens that they may have together; 0: no bound."
 _QUEUE_TTL = "Longest wait for a place, seconds; then the request is refused. A client can only shorten it."
+_EXECUTION_TTL = (
+    "Longest time from the first place to the end, seconds, after which an answer is cut; 0: none. A client can only shorten it."
+)
 _DOWNGRADE = "Serve in the next tier that can be in time, and say so, when this one cannot."
 
 
@@ -28,6 +34,7 @@ class TierTargets(Section):
     tpot_ms: float = Field(gt=0, description="Time per output token after the first.")
     e2e_ms: float = Field(default=0, ge=0, description=_E2E)
     jitter_ms: float = Field(default=0, ge=0, description=_JITTER)
+    percentiles: tuple[str, ...] = Field(default=(), description=_PERCENTILES)
     max_prompt_tokens: int = Field(default=0, ge=0, description=_MAX_PROMPT)
     max_output_tokens: int = Field(default=0, ge=0, description=_MAX_OUTPUT)
     max_arrivals_per_s: float = Field(default=0, ge=0, description=_MAX_ARRIVALS)
@@ -35,6 +42,7 @@ class TierTargets(Section):
     max_num_waiting: int = Field(default=1000, ge=0, description=_MAX_WAITING)
     max_waiting_tokens: int = Field(default=0, ge=0, description=_MAX_WAITING_TOKENS)
     queue_ttl_s: float = Field(default=300, gt=0, description=_QUEUE_TTL)
+    execution_ttl_s: float = Field(default=0, ge=0, description=_EXECUTION_TTL)
     is_downgradable: bool = Field(default=False, description=_DOWNGRADE)
     price_input: float = Field(default=0, ge=0, description=_PRICE_INPUT)
     price_cached_input: float = Field(default=0, ge=0, description=_PRICE_CACHED)

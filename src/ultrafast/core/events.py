@@ -14,6 +14,8 @@ from ultrafast.core.request import FinishReason
 from ultrafast.core.step import TokenLogprobs
 from ultrafast.core.tiers import ServiceTier
 
+EXECUTION_TIMEOUT = "execution_timeout"
+"""What a client reads of an answer that was cut at its execution deadline."""
 DEAD_END = "output_stuck"
 """Error code of a request whose own rules (grammar, least length) admit no further token in the middle of its output."""
 

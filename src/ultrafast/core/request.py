@@ -34,7 +34,10 @@ class RequestState(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended. `STOP` and `LENGTH` are success; with `REJECT` and `EXPIRE` nothing was computed for it."""
+    """Why a sequence ended. `STOP` and `LENGTH` are success; with `REJECT` and `EXPIRE` nothing was computed for it.
+
+    `DEADLINE`: it had its place for as long as it may; what it has produced until then stands.
+    """
 
     STOP = "stop"
     LENGTH = "length"
@@ -42,6 +45,7 @@ class FinishReason(StrEnum):
     ERROR = "error"
     REJECT = "reject"
     EXPIRE = "expire"
+    DEADLINE = "deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class RequestSlo:
         tpot_s: time per output token after the first, seconds.
         is_strict: refuse rather than serve too late or in another tier.
         queue_ttl_s: longest wait for a place, seconds; can only shorten the tier's.
+        execution_ttl_s: longest time from its first place to its end, seconds; can only shorten the tier's.
         is_retry: the client was refused before and comes back.
         is_movable: False = it runs in its own tier or not at all: a call of several sequences is served in one tier.
     """
@@ -101,6 +106,7 @@ class RequestSlo:
     tpot_s: float | None = None
     is_strict: bool = False
     queue_ttl_s: float | None = None
+    execution_ttl_s: float | None = None
     is_retry: bool = False
     is_movable: bool = True
 
@@ -125,6 +131,7 @@ class Request:
         use_cache: False = neither read from nor leave anything in the prefix cache.
         is_admitted: it was admitted before (it comes again after a crash) and must not be refused now.
         had_place: it had a place before, and so no longer expires in the queue.
+        placed_s: when that was, monotonic seconds; its execution is timed from then on. None = it had none.
         slo: what the client asks of this request beyond its tier.
         is_deterministic: it runs alone: nothing else is in its steps or its pool, nothing is reused, and its prompt is always cut
             alike, so that every float is the same each time.
@@ -146,6 +153,7 @@ class Request:
     slo: RequestSlo = TIER_SLO
     is_admitted: bool = False
     had_place: bool = False
+    placed_s: float | None = None
     may_speculate: bool = True
     is_deterministic: bool = False
     is_inquiry: bool = False

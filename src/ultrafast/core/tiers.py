@@ -59,6 +59,7 @@ class TierPolicy:
         max_num_waiting: requests that may wait for a place.
         max_waiting_tokens: prompt tokens that these may have together; 0 = no bound.
         queue_ttl_s: longest wait for a place, seconds.
+        execution_ttl_s: longest time from the first place to the end, seconds; None = no limit.
         is_downgradable: a request that cannot be in time is served in a less urgent tier that can.
     """
 
@@ -68,6 +69,7 @@ class TierPolicy:
     max_num_waiting: int = 1000
     max_waiting_tokens: int = 0
     queue_ttl_s: float = 300.0
+    execution_ttl_s: float | None = None
     is_downgradable: bool = False
 
 

@@ -53,7 +53,7 @@ class LatencyView(msgspec.Struct, frozen=True):
 
 
 class TierView(msgspec.Struct, frozen=True):
-    """A tier. `outcomes` in the window and `outcomes_total` since the start: completed, rejected, expired, aborted, failed.
+    """A tier. `outcomes` in the window, `outcomes_total` since the start: completed, rejected, invalid, expired, aborted, failed.
 
     `parts_s`: mean network, queue, compute and output of completed calls in the window; null without any.
     """

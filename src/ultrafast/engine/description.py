@@ -25,3 +25,6 @@ class EngineDescription(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     token_s: float
     num_steps: int
     can_interrupt: bool = False
+    can_trim: bool = True
+    enable_prefix_cache: bool = True
+    enable_reservation: bool = True

@@ -60,8 +60,13 @@ class LiveRequest:
         self.run_order = None
         if not self.num_crashes:
             return self.request
-        had_place = self.scheduled_s is not None
-        return dataclasses.replace(self.request, output_tokens=tuple(self.output_tokens), is_admitted=True, had_place=had_place)
+        return dataclasses.replace(
+            self.request,
+            output_tokens=tuple(self.output_tokens),
+            is_admitted=True,
+            had_place=self.scheduled_s is not None,
+            placed_s=self.scheduled_s,
+        )
 
     def on_scheduled(self, event: RequestScheduled, run_order: int) -> None:
         if self.run_order is None:

@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.batches import observe_all
@@ -96,6 +96,14 @@ class _Gaps:
     def deviation_s(self) -> float:
         """Standard deviation of the gaps; at least one must have been added."""
         return math.sqrt(max(0.0, self.squares) / self.num_gaps)
+
+
+class SlowestChoice(NamedTuple):
+    """A choice of a call: its mean time per output token after the first delta, seconds, and all tokens that it had."""
+
+    tpot_s: float
+    choice: int
+    num_tokens: int
 
 
 class CallRecorder:
@@ -202,12 +210,14 @@ class CallRecorder:
             self._series.output_tokens.inc(num_new)
 
     @property
-    def worst_tpot_s(self) -> float | None:
-        """The longest mean time per output token among the choices, seconds; None when none has two deltas."""
-        means = [
-            (c.last_s - c.first_s) / (c.num_tokens - c.num_first) for c in self._choices.values() if c.num_tokens > c.num_first
+    def slowest_choice(self) -> SlowestChoice | None:
+        """The choice with the longest mean time per output token; None when none has two deltas."""
+        choices = [
+            SlowestChoice((c.last_s - c.first_s) / (c.num_tokens - c.num_first), index, c.num_tokens)
+            for index, c in self._choices.items()
+            if c.num_tokens > c.num_first
         ]
-        return max(means, default=None)
+        return max(choices, default=None)
 
     @property
     def worst_jitter_s(self) -> float | None:

@@ -26,12 +26,14 @@ KV_BLOCK_TOKENS = 32
 class Outcome(StrEnum):
     """How a call ended: exactly one per call.
 
-    completed: the answer is whole. rejected: refused before the queue. expired: its time in the queue ran out.
-    aborted: the client went away or stopped reading. failed: our fault.
+    completed: the answer is whole, or as long as its limits allow. rejected: refused before the queue, for want of room, time or
+    an engine. invalid: can never be answered as it stands. expired: its time in the queue ran out. aborted: the client went away
+    or stopped reading. failed: our fault.
     """
 
     COMPLETED = "completed"
     REJECTED = "rejected"
+    INVALID = "invalid"
     EXPIRED = "expired"
     ABORTED = "aborted"
     FAILED = "failed"
@@ -143,7 +145,7 @@ class Metrics:
         )
         self.pauses = self._counter("pauses", "Times that finished sequences stood aside for more urgent ones.", ["tier"])
         self.drops = self._counter("drops", "Sequences that were refused before they got a place, by why.", ["tier", "reason"])
-        self.slo_met = self._counter("slo_met", "Calls that met all objectives of the tier that served.", ["tier"])
+        self.slo_met = self._counter("slo_met", "Calls that met all objectives of the tier that they asked for.", ["tier"])
         self.slo_missed = self._counter("slo_missed", "Calls that missed one, by where the time went.", ["tier", "reason"])
         self.downgrades = self._counter(
             "downgrades", "Calls that were served in a less urgent tier than they asked for.", ["requested", "served", "reason"]

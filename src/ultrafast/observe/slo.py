@@ -3,8 +3,9 @@
     now - 1 h                        now - 10 min           now - 1 min   now
     |--- slices of ten seconds, counts only ----------------------------|
 
-Only ended requests count. Those whose client left count for nobody; refused ones are told apart: they met nothing and missed
-nothing. A request with its own objectives is held to those.
+Only ended requests count, and each for the tier that it asked for, by that tier's objectives or its own: a tier that moves its
+requests to another gains nothing. Those whose client left count for nobody; refused ones are told apart: they met nothing and
+missed nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ WINDOWS_S = {"1m": 60.0, "10m": 600.0, "1h": 3600.0}
 _NUM_SLICES = math.ceil(WINDOWS_S["1h"] / SLICE_S) + 1
 _NUM_SAMPLES = 1000
 _ARRIVED = "arrived"
+_DOWNGRADED = "downgraded"
+PERCENTS = (50, 90, 99)
+"""The percentiles that objectives can be set for, and that are shown."""
 _ARRIVAL_WINDOW_S = 60.0
 
 
@@ -57,7 +61,7 @@ class CallFigures:
         ttft_s: from its arrival to the first delta; None when it had no output.
         tpot_s: the worst mean time per output token among its choices, as its client saw them; None below two tokens.
         queue_s, prefill_s: the parts of the TTFT that were spent waiting for a place, and computing.
-        compute_tpot_s: the time per output token in the engine alone; None below two tokens.
+        compute_tpot_s: the time per output token of that same choice in the engine alone; None below two tokens.
         e2e_s: from its arrival to the last byte. decode_s: the part of it between first and last token in the engine.
         jitter_s: the largest standard deviation of the gaps among its choices; None below three gaps.
     """
@@ -74,13 +78,17 @@ class CallFigures:
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """Counts of one window. `num_outside`: the objectives' conditions did not hold for them; counted in nothing else."""
+    """Counts of one window. `num_outside`: the objectives' conditions did not hold for them; counted in nothing else.
+
+    `num_downgraded`: of all that were served, those that another tier served.
+    """
 
     num_met: int
     num_missed: int
     num_refused: int
     num_outside: int
     missed_by: dict[str, int]
+    num_downgraded: int = 0
 
     @property
     def share(self) -> float | None:
@@ -153,6 +161,10 @@ class SloTracker:
     def refused(self, tier: ServiceTier, now: float) -> None:
         self._count(tier, "refused", now)
 
+    def downgraded(self, tier: ServiceTier, now: float) -> None:
+        """Count a call that asked for this tier and was served in another; beside what it met or missed."""
+        self._count(tier, _DOWNGRADED, now)
+
     def outside(self, tier: ServiceTier, now: float) -> None:
         """Count a call to which the objectives do not apply."""
         self._count(tier, "outside", now)
@@ -165,7 +177,8 @@ class SloTracker:
             if number >= first:
                 total += counts
         missed_by = {reason.value: total[reason] for reason in MissReason}
-        return Attainment(total["met"], sum(missed_by.values()), total["refused"], total["outside"], missed_by)
+        num_missed = sum(missed_by.values())
+        return Attainment(total["met"], num_missed, total["refused"], total["outside"], missed_by, total[_DOWNGRADED])
 
     def percentiles_s(self, tier: ServiceTier, now: float) -> dict[str, dict[str, float] | None]:
         """Return P50, P90 and P99 of TTFT, TPOT, E2E and jitter of the last hour, of the latest thousand calls at most."""
@@ -190,4 +203,4 @@ def _percentiles(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     ordered = sorted(values)
-    return {f"p{p}": ordered[math.ceil(p / 100 * len(ordered)) - 1] for p in (50, 90, 99)}
+    return {f"p{p}": ordered[math.ceil(p / 100 * len(ordered)) - 1] for p in PERCENTS}

@@ -1,8 +1,11 @@
-"""Queue deadlines: requests that waited as long as they may. O(log n) each; who got a place is skipped when its time comes."""
+"""Two deadlines, which never meet: of the queue (waited as long as it may) and of execution (had its place as long as it may).
+
+O(log n) each; whom a deadline no longer concerns is skipped when its time comes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
 from ultrafast.core.request import RequestState
@@ -23,4 +26,26 @@ class QueueDeadlines:
         while self._heap and self._heap[0][0] <= now:
             live = heappop(self._heap)[2]
             if live.state is RequestState.WAITING:
+                yield live
+
+
+class ExecutionDeadlines:
+    """A heap of (deadline, order, id): ids only, for most requests are over and forgotten long before theirs."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str]] = []
+
+    def placed(self, live: LiveRequest, limit_s: float | None, now: float) -> None:
+        """A request got its first place; `limit_s` is its tier's limit, seconds, which it may have shortened."""
+        own_s, placed_s = live.request.slo.execution_ttl_s, live.request.placed_s
+        limits_s = [limit for limit in (limit_s, own_s) if limit is not None]
+        if limits_s and not live.request.is_pinned:
+            heappush(self._heap, ((now if placed_s is None else placed_s) + min(limits_s), live.order, live.request_id))
+
+    def pop_due(self, lives: Mapping[str, LiveRequest], now: float) -> Iterator[LiveRequest]:
+        """Take out and yield those whose deadline has passed and who have not ended."""
+        while self._heap and self._heap[0][0] <= now:
+            _, order, request_id = heappop(self._heap)
+            live = lives.get(request_id)
+            if live is not None and live.order == order:
                 yield live

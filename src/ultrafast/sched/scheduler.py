@@ -274,8 +274,10 @@ class Scheduler:
             state.deadlines.push(live, live.request.arrival_s + (ttl_s if own_s is None else min(ttl_s, own_s)))
 
     def _expire(self, now: float) -> None:
-        """End those that waited as long as they may for a first place."""
+        """End those that waited as long as they may for a first place, and those that had theirs as long as they may."""
         state = self._state
+        for live in state.execution_deadlines.pop_due(state.live, now):
+            state.finish(live, FinishReason.DEADLINE, now)
         due = list(state.deadlines.pop_due(now))
         for live in due:  # all of them first: none waits behind another that leaves now
             state.leave_queue(live)

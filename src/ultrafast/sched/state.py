@@ -23,7 +23,7 @@ from ultrafast.kv.ledger import KvLedger
 from ultrafast.kv.tree import Match
 from ultrafast.sched import admission
 from ultrafast.sched.cost import CostModel
-from ultrafast.sched.deadlines import QueueDeadlines
+from ultrafast.sched.deadlines import ExecutionDeadlines, QueueDeadlines
 from ultrafast.sched.departing import Departing
 from ultrafast.sched.drain import Drain
 from ultrafast.sched.faults import Faults
@@ -77,6 +77,7 @@ class SchedulerState:
         self.interruptions = Interruptions(can_interrupt=limits.can_interrupt)
         self.drain = Drain(len(limits.tiers))
         self.deadlines = QueueDeadlines()
+        self.execution_deadlines = ExecutionDeadlines()
         self.num_holding = [0] * len(limits.tiers)
         self.num_preempted = 0
         self.most_promised: int | None = None
@@ -133,6 +134,7 @@ class SchedulerState:
             live.num_cached_first = min(num_cached, live.request.num_prompt_tokens)
             live.scheduled_s = now
             self.num_started[live.rank] += 1
+            self.execution_deadlines.placed(live, self.limits.tiers[live.rank].execution_ttl_s, now)
         self.running.append(live)
         self.num_holding[live.rank] += 1
         if self.most_promised is not None:

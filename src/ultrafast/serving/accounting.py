@@ -22,6 +22,7 @@ class CallAccount:
         self._first_token_s: float | None = None
         self._seen_first_token_s: float | None = None
         self._finished_s: float | None = None
+        self._decode_s: list[float | None] = [None] * (len(prompt_lengths) * num_choices)
 
     def scheduled(self, number: int, event: RequestScheduled) -> None:
         """Take note of a start; only the first of a prompt's choices says what the cache had."""
@@ -36,6 +37,13 @@ class CallAccount:
         self._scheduled_s = _earlier(self._scheduled_s, event.scheduled_s)
         self._first_token_s = _earlier(self._first_token_s, event.first_token_s)
         self._finished_s = event.finished_s if self._finished_s is None else max(self._finished_s, event.finished_s)
+        if event.first_token_s is not None:
+            self._decode_s[number] = max(0.0, event.finished_s - event.first_token_s)
+
+    def stopped(self, number: int, now: float) -> None:
+        """A choice has all that it wants (a stop string) and will not hear of its end: the call's first token stands for its."""
+        if self._seen_first_token_s is not None:
+            self._decode_s[number] = max(0.0, now - self._seen_first_token_s)
 
     def ended(self, now: float) -> None:
         """The call is over; requests that were cut by a stop string have not reported an end of their own."""
@@ -70,6 +78,7 @@ class CallAccount:
             compute_s=max(0.0, finished_s - scheduled_s),
             prefill_s=max(0.0, first_token_s - scheduled_s),
             ttft_s=max(0.0, first_token_s - self._arrival_s),
+            decode_s=tuple(0.0 if decode_s is None else decode_s for decode_s in self._decode_s),
         )
 
 

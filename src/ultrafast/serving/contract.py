@@ -166,7 +166,10 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChoiceFinished(msgspec.Struct, frozen=True):
-    """`reason` is OpenAI's: stop, length or tool_calls. `stop_match`: the stop string or token id that matched, if one did."""
+    """`reason` is OpenAI's: stop, length or tool_calls. `stop_match`: the stop string or token id that matched, if one did.
+
+    With reason length it is `EXECUTION_TIMEOUT` when time, not length, was up.
+    """
 
     index: int
     reason: str
@@ -186,19 +189,23 @@ class Timings(msgspec.Struct, frozen=True):
 
     network: reading the request and waiting for a slow reader. queue: waiting for a place in the engine. compute: from the
     first scheduled step to the last token. output: everything else: template, tokeniser, text, JSON, the way between processes.
+
+    `decode_s`: of each choice, from its first token to its last, in the engine.
     """
 
     queue_s: float
     compute_s: float
     prefill_s: float
     ttft_s: float
+    decode_s: tuple[float, ...] = ()
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """The call is over and every choice finished."""
+    """The call is over and every choice finished. `is_timed_out`: one of them was cut at its execution deadline."""
 
     usage: Usage
     timings: Timings
+    is_timed_out: bool = False
 
 
 ServingEvent = Started | Delta | ChoiceFinished | Completed

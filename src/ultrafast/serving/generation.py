@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import EngineFailedError, UnavailableError
-from ultrafast.core.events import DEAD_END, Event, RequestFinished, RequestScheduled, TokenProduced
+from ultrafast.core.events import DEAD_END, EXECUTION_TIMEOUT, Event, RequestFinished, RequestScheduled, TokenProduced
 from ultrafast.core.request import TIER_SLO, FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.serving.accounting import CallAccount
@@ -18,6 +18,8 @@ from ultrafast.serving.ports import EnginePort, EngineStream
 from ultrafast.serving.refusals import dead_end, refusal
 from ultrafast.serving.stream import ChoiceStream, OutputPlan
 from ultrafast.serving.supersede import Claim
+
+_CUTS = (FinishReason.LENGTH, FinishReason.DEADLINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Generation:
         self._choices = [ChoiceStream(index, call.output) for index in range(self.num_open)]
         self._is_done = [False] * self.num_open
         self._is_started = False
+        self._is_timed_out = False
         self._streams: list[EngineStream] = []
         lengths = list(map(len, call.prompts))
         self._tier = call.tier
@@ -177,7 +180,8 @@ class Generation:
     def completed(self) -> Completed:
         """Return the last event."""
         self._account.ended(self._clock())
-        return Completed(self._account.usage(sum([choice.num_tokens for choice in self._choices])), self._account.timings())
+        usage = self._account.usage(sum([choice.num_tokens for choice in self._choices]))
+        return Completed(usage, self._account.timings(), self._is_timed_out)
 
     def _raise_failure(self, finished: RequestFinished) -> None:
         if finished.reason in (FinishReason.REJECT, FinishReason.EXPIRE):
@@ -218,8 +222,12 @@ class Generation:
             self._streams[choice.index].num_delivered = choice.num_tokens
             if finished is None:
                 self._streams[choice.index].stop()
+                self._account.stopped(choice.index, self._clock())
             self.num_open -= 1
-            events.append(ChoiceFinished(choice.index, _finish_reason(choice, finished), choice.stop_match))
+            is_cut = finished is not None and finished.reason is FinishReason.DEADLINE and not choice.is_stopped
+            self._is_timed_out |= is_cut
+            stop_match = EXECUTION_TIMEOUT if is_cut else choice.stop_match
+            events.append(ChoiceFinished(choice.index, _finish_reason(choice, finished), stop_match))
         return events
 
 
@@ -228,6 +236,6 @@ def _with_seed(params: SamplingParams, choice: int) -> SamplingParams:
 
 
 def _finish_reason(choice: ChoiceStream, finished: RequestFinished | None) -> str:
-    if finished is not None and finished.reason is FinishReason.LENGTH and not choice.is_stopped:
+    if finished is not None and finished.reason in _CUTS and not choice.is_stopped:
         return "length"
     return "tool_calls" if choice.num_tool_calls else "stop"

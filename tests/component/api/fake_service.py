@@ -30,6 +30,9 @@ from ultrafast.serving.service import ModelInfo
 
 FACTS = engine_facts(build="b1", max_request_tokens=2048, vocab_size=256, has_flash_attention=True)
 
+MAX_CHOICES = 128
+"""More than any script has."""
+
 Call = ChatCall | CompletionCall
 Script = Callable[[Call], AsyncGenerator[ServingEvent | Placed, None]]
 
@@ -43,7 +46,8 @@ PLACED = Placed(ServiceTier.DEFAULT, "default", 0.001)
 
 
 def completed(num_tokens: int) -> Completed:
-    return Completed(Usage(7, num_tokens, 3), Timings(queue_s=0.0, compute_s=0.0, prefill_s=0.0, ttft_s=0.0))
+    timings = Timings(queue_s=0.0, compute_s=0.0, prefill_s=0.0, ttft_s=0.0, decode_s=(0.0,) * MAX_CHOICES)
+    return Completed(Usage(7, num_tokens, 3), timings)
 
 
 def speaking(*texts: str, reason: str = "stop") -> Script:

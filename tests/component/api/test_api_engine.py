@@ -43,6 +43,13 @@ async def test_the_answer_is_what_simulate_reads() -> None:
     assert (described.base_s, described.output_s, described.token_s) == (0.002, 0.007, 0.005)
 
 
+async def test_what_a_simulation_needs_to_know_of_reuse_and_reservation_is_told() -> None:
+    facts = engine_facts(can_trim=False)
+    async with connect(EngineAdmin(lambda: facts, "m", 0.05, enable_prefix_cache=False, enable_reservation=False)) as http:
+        told = (await http.get("/admin/engine")).json()
+    assert (told["can_trim"], told["enable_prefix_cache"], told["enable_reservation"]) == (False, False, False)
+
+
 async def test_while_the_model_loads_it_says_so() -> None:
     def facts() -> EngineFacts:
         raise UnavailableError("the model is still loading", code="model_loading")

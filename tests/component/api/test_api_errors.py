@@ -503,6 +503,6 @@ async def test_rejections_and_failures_are_counted() -> None:
     async with client(setup) as http:
         for model in ("b", "e", "f", "unknown"):
             await http.post(CHAT, json={**HELLO, "model": model})
-    outcomes = {"rejected": 2, "expired": 1, "failed": 1, "completed": 0}
+    outcomes = {"rejected": 1, "invalid": 1, "expired": 1, "failed": 1, "completed": 0}
     for outcome, count in outcomes.items():
         assert setup.sample("ultrafast_requests_total", tier="default", outcome=outcome) == count

@@ -9,7 +9,9 @@ from tests.component.api.edge import HELLO, client, make
 from tests.component.api.fake_service import playing
 
 from ultrafast.api.auth import ApiKeys, tenant_of
+from ultrafast.config.tier_settings import TiersSettings
 from ultrafast.core.errors import (
+    ContextLengthError,
     EngineFailedError,
     InvalidRequestError,
     OverloadedError,
@@ -19,7 +21,7 @@ from ultrafast.core.errors import (
 )
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.observe.slo import MissReason
-from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, Started, Timings, Usage
+from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent, Started, Timings, Usage
 
 CHAT = "/v1/chat/completions"
 
@@ -47,8 +49,65 @@ async def test_attainment_is_counted_by_tier_and_shown() -> None:
     assert setup.sample("ultrafast_slo_missed_total", tier="default", reason="failed") == 1
     missed = [setup.sample("ultrafast_slo_missed_total", tier="priority", reason=reason) for reason in MissReason]
     assert sum(missed) == 1
-    assert tiers["priority"]["measured_ms"]["ttft"].keys() == {"p50", "p90", "p99"}
-    assert tiers["priority"]["measured_ms"].keys() == {"ttft", "tpot", "e2e", "jitter"}
+
+
+async def test_each_percentile_is_shown_beside_its_objective() -> None:
+    percentiles = ("ttft:p50<=0.000001ms", "ttft:p90<=60s", "tpot:p99<=70 ms", "jitter:p90<=5ms")
+    setup = make(tiers=TiersSettings.model_validate({"priority": {"percentiles": percentiles, "e2e_ms": 90_000}}))
+    async with client(setup) as http:
+        await http.post(CHAT, json={**HELLO, "service_tier": "priority"})
+        answer = (await http.get("/v1/slo")).json()
+    shown = {tier["id"]: tier["percentiles_ms"] for tier in answer["data"]}
+    assert shown["priority"].keys() == {"ttft", "tpot", "e2e", "jitter"}
+    ttft = shown["priority"]["ttft"]
+    assert {name: (one["objective"], one["is_met"]) for name, one in ttft.items()} == {
+        "p50": (0.000001, False),
+        "p90": (60_000, True),
+        "p99": (500, True),  # what is promised to each request
+    }
+    assert all(one["measured"] > 0 for one in ttft.values())
+    assert shown["priority"]["tpot"]["p99"]["objective"] == 70
+    assert (shown["priority"]["e2e"]["p99"]["objective"], shown["priority"]["e2e"]["p99"]["is_met"]) == (90_000, True)
+    assert shown["priority"]["jitter"]["p90"] == {"objective": 5, "measured": None, "is_met": None}
+    assert shown["flex"]["ttft"]["p50"] == {"objective": None, "measured": None, "is_met": None}
+
+
+def _served_in_flex() -> list[ServingEvent | Exception]:
+    return [
+        Started(ServiceTier.FLEX, "slo_at_risk", 7, 3, 0.0, 0.0),
+        Delta(0, "a", num_tokens=1),
+        ChoiceFinished(0, "stop"),
+        Completed(Usage(7, 1, 3), Timings(0.0, 0.0, 0.0, 0.0)),
+    ]
+
+
+async def test_a_tier_cannot_win_by_downgrading() -> None:
+    """The call takes longer than `priority` promises and is well within what `flex` does."""
+    tiers = TiersSettings.model_validate({"priority": {"ttft_ms": 0.000001, "is_downgradable": True}})
+    setup = make({"m": playing(*_served_in_flex())}, tiers=tiers)
+    async with client(setup) as http:
+        await http.post(CHAT, json={**HELLO, "service_tier": "priority"})
+        answer = (await http.get("/v1/slo")).json()
+    hours = {tier["id"]: tier["attainment"]["1h"] for tier in answer["data"]}
+    assert (hours["priority"]["num_missed"], hours["priority"]["num_met"], hours["priority"]["num_downgraded"]) == (1, 0, 1)
+    assert (hours["flex"]["num_missed"], hours["flex"]["num_met"], hours["flex"]["num_downgraded"]) == (0, 0, 0)
+    assert setup.sample("ultrafast_slo_met_total", tier="flex") == 0
+
+
+async def test_what_the_client_did_wrong_is_no_refusal() -> None:
+    refused = InvalidRequestError("never", code="sla_unavailable")
+    refused.drop_reason = "slo_unreachable"
+    setup = make({"long": playing(ContextLengthError("too long")), "strict": playing(refused)})
+    async with client(setup) as http:
+        statuses = [
+            (await http.post(CHAT, json={**HELLO, "model": model})).status_code for model in ("long", "unknown", "strict")
+        ]
+        answer = (await http.get("/v1/slo")).json()
+    assert statuses == [400, 404, 422]
+    hour = next(tier for tier in answer["data"] if tier["id"] == "default")["attainment"]["1h"]
+    assert (hour["num_refused"], hour["num_missed"]) == (1, 0), "only the one that could have been served elsewhere"
+    assert setup.sample("ultrafast_requests_total", tier="default", outcome="invalid") == 2
+    assert setup.sample("ultrafast_requests_total", tier="default", outcome="rejected") == 1
 
 
 @pytest.mark.parametrize(
@@ -62,6 +121,7 @@ async def test_attainment_is_counted_by_tier_and_shown() -> None:
         ("x-slo-tpot-ms", "inf"),
         ("x-slo-tpot-ms", "fast"),
         ("x-queue-ttl-ms", ""),
+        ("x-execution-ttl-ms", "0"),
         ("x-slo-strict", "yes"),
     ],
 )
@@ -76,10 +136,28 @@ async def test_a_senseless_objective_is_refused_by_name(header: str, value: str)
 async def test_a_requests_own_objectives_reach_serving() -> None:
     setup = make()
     headers = {"x-slo-ttft-ms": "250", "x-slo-tpot-ms": "12.5", "x-slo-strict": "true", "x-queue-ttl-ms": "1000"}
+    headers["x-execution-ttl-ms"] = "2500"
     async with client(setup) as http:
         await http.post(CHAT, json=HELLO, headers=headers)
     slo = setup.service.calls[-1].options.slo
-    assert (slo.ttft_s, slo.tpot_s, slo.is_strict, slo.queue_ttl_s) == (0.25, 0.0125, True, 1.0)
+    assert (slo.ttft_s, slo.tpot_s, slo.is_strict, slo.queue_ttl_s, slo.execution_ttl_s) == (0.25, 0.0125, True, 1.0, 2.5)
+
+
+@pytest.mark.parametrize("texts", [(), ("a",)])
+async def test_an_answer_that_was_cut_by_time_says_so_and_counts_as_missed(texts: tuple[str, ...]) -> None:
+    started = Started(ServiceTier.DEFAULT, "default", 7, 3, 0.0, 0.0)
+    timings = Timings(queue_s=0.0, compute_s=500.0, prefill_s=400.0, ttft_s=400.0, decode_s=(100.0,))
+    deltas = [Delta(0, text, num_tokens=1) for text in texts]
+    end = Completed(Usage(7, len(texts), 3), timings, is_timed_out=True)
+    setup = make({"m": playing(started, *deltas, ChoiceFinished(0, "length", "execution_timeout"), end)})
+    async with client(setup) as http:
+        whole = (await http.post(CHAT, json=HELLO)).json()["choices"][0]
+        stream = (await http.post(CHAT, json={**HELLO, "stream": True})).text
+    assert (whole["finish_reason"], whole["stop_reason"]) == ("length", "execution_timeout")
+    assert (whole["message"]["content"] or "") == "".join(texts)
+    assert '"finish_reason":"length","stop_reason":"execution_timeout"' in stream
+    assert stream.endswith("data: [DONE]\n\n")
+    assert setup.sample("ultrafast_slo_missed_total", tier="default", reason="prefill") == 2
 
 
 @pytest.mark.parametrize(
@@ -93,13 +171,7 @@ async def test_a_client_that_counts_its_retries_is_known_to_come_back(count: str
 
 
 async def test_a_served_tier_that_is_not_the_requested_one_stands_in_body_chunks_and_headers() -> None:
-    events = [
-        Started(ServiceTier.FLEX, "slo_at_risk", 7, 3, 0.0, 0.0),
-        Delta(0, "a", num_tokens=1),
-        ChoiceFinished(0, "stop"),
-        Completed(Usage(7, 1, 3), Timings(0.0, 0.0, 0.0, 0.0)),
-    ]
-    setup = make({"m": playing(*events)})
+    setup = make({"m": playing(*_served_in_flex())})
     async with client(setup) as http:
         whole = await http.post(CHAT, json={**HELLO, "service_tier": "priority"})
         stream = await http.post(CHAT, json={**HELLO, "service_tier": "priority", "stream": True})

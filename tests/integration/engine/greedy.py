@@ -1,36 +1,17 @@
 """Plain greedy decoding of one sequence on an executor: the reference that every optimisation is compared with.
 
-Batching, chunking and reused KV change logits slightly (floats are added in another order), so greedy text may differ where two
-tokens are nearly equally likely. Comparisons therefore stop at the first position whose margin is below `MARGIN`.
+What counts as agreement, near-ties in mind, is `ultrafast.bench.greedy_run`'s to say.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ultrafast.bench.greedy_run import GreedyRun
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.step import SequenceWork, StepPlan, StepStatus, TrimSequence
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.executor import LlamaExecutor
-
-MARGIN = 1.5
-
-
-@dataclass(frozen=True)
-class GreedyRun:
-    """Tokens and, for each, by how much its logit led the runner-up's."""
-
-    tokens: list[int]
-    margins: list[float]
-
-    def agrees_with(self, tokens: list[int]) -> bool:
-        """Whether `tokens` equals this run up to the first near-tie (and beyond it nothing can be said)."""
-        for mine, margin, theirs in zip(self.tokens, self.margins, tokens, strict=False):
-            if mine != theirs:
-                return margin < MARGIN
-        return True
 
 
 def run_tokens(executor: LlamaExecutor, seq_id: int, tokens: list[int], *, chunk: int = 256) -> np.ndarray:
@@ -46,7 +27,7 @@ def run_tokens(executor: LlamaExecutor, seq_id: int, tokens: list[int], *, chunk
     return np.frombuffer(abi.ffi.buffer(pointer, 4 * executor.vocab.size), dtype=np.float32).copy()
 
 
-def greedy(executor: LlamaExecutor, prompt: list[int], num_tokens: int, *, seq_id: int = 0, chunk: int = 256) -> GreedyRun:
+def greedy(executor: LlamaExecutor, prompt: list[int], num_tokens: int, *, seq_id: int = 0, chunk: int = 256) -> GreedyRun[int]:
     """Continue `prompt` by the most likely tokens; the sequence keeps what the run wrote."""
     executor.begin_request(Request("plain", tuple(prompt), SamplingParams(temperature=0, max_tokens=num_tokens)))
     tokens: list[int] = []

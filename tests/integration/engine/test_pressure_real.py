@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from tests.integration.engine.by_hand import Engine, options_for
-from tests.integration.engine.greedy import GreedyRun, free, greedy
+from tests.integration.engine.greedy import free, greedy
 
+from ultrafast.bench.greedy_run import GreedyRun
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.llama.executor import LlamaExecutor
@@ -43,7 +44,7 @@ def _prompts(executor: LlamaExecutor) -> dict[str, list[int]]:
     return {name: executor.vocab.tokenize(text, add_special=True, parse_special=True) for name, text in texts.items()}
 
 
-def _plain(executor: LlamaExecutor, prompts: dict[str, list[int]]) -> dict[str, GreedyRun]:
+def _plain(executor: LlamaExecutor, prompts: dict[str, list[int]]) -> dict[str, GreedyRun[int]]:
     """Greedy runs up to the first token that ends a text: the engine does not draw it."""
     runs = {}
     for name, prompt in prompts.items():

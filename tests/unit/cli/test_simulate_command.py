@@ -52,9 +52,60 @@ def test_settings_make_the_engine(tmp_path, capsys):
     assert outcome["tiers"][0]["attainment"] == 0.0
 
 
+def _limits(options, monkeypatch):
+    """The limits that the command simulates with."""
+    seen = []
+    monkeypatch.setattr("ultrafast.cli.simulate.simulate_all", lambda setup, *_: seen.append(setup.engine.limits) or [])
+    monkeypatch.setattr("ultrafast.cli.simulate._tell", lambda *_: None)
+    assert main(["simulate", *options]) == 0
+    return seen[0]
+
+
+@pytest.mark.parametrize("source", ["assumed", "cost", "engine", "config"])
+def test_settings_of_reuse_and_reservation_reach_the_scheduler(source, tmp_path, monkeypatch):
+    described = {"kv_capacity_tokens": 4096, "max_request_tokens": 2048, "max_step_tokens": 256, "max_num_running": 8}
+    described |= {"max_num_paused": 4, "max_num_cached": 16, "max_cached_tokens": 1000, "step_target_s": 0.04, "num_steps": 9}
+    file = tmp_path / "engine.json"
+    file.write_text(json.dumps(described | {"base_s": 0.1, "output_s": 0, "token_s": 0, "can_trim": False}))
+    config = tmp_path / "ultrafast.toml"
+    config.write_text(
+        "[engine]\nkv_capacity_tokens = 0\nenable_reservation = false\nenable_prefix_cache = false\nmax_num_cached = 0\n"
+    )
+    sets = [
+        "--set",
+        "engine.enable_reservation=false",
+        "--set",
+        "engine.enable_prefix_cache=false",
+        "--set",
+        "engine.max_num_cached=0",
+    ]
+    options = {"assumed": sets, "cost": [*FAST[1:3], *sets], "engine": ["--engine", str(file), *sets]}
+    options["config"] = ["--engine", str(file), "--config", str(config)]
+    limits = _limits(options[source], monkeypatch)
+    assert (limits.enable_reservation, limits.enable_prefix_cache, limits.max_num_cached) == (False, False, 0)
+    is_described = source in ("engine", "config")
+    assert (limits.kv_capacity_tokens == 4096, limits.max_num_running == 8, limits.can_trim) == (
+        is_described,
+        is_described,
+        not is_described,
+    )
+
+
+def test_settings_in_a_file_that_are_not_simulated_are_named(tmp_path, capsys):
+    file = tmp_path / "ultrafast.toml"
+    file.write_text("[server]\nport = 1\n[engine]\nkv_host_bytes = 5\nmax_num_running = 3\n[tiers.flex]\nprice_output = 3\n")
+    assert main([*FAST, "--config", str(file)]) == 0
+    assert "note: not simulated: engine.kv_host_bytes, tiers.flex.price_output\n" in capsys.readouterr().err
+    assert main(FAST) == 0
+    assert "not simulated" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--set", "engine.kv_host_bytes=1"], "--set engine.kv_host_bytes: a simulation knows nothing"),
+        (["--set", "engine.speculation=off"], "--set engine.speculation: a simulation knows nothing"),
+        (["--set", "tiers.flex.e2e_ms=5"], "--set tiers.flex.e2e_ms: a simulation knows nothing"),
         (["--replicas", "0"], "--replicas 0 is no list"),
         (["--kv-tokens", "a"], "--kv-tokens a is no list"),
         (["--engine", "x.json"], "exclude each other"),

@@ -205,6 +205,18 @@ def test_tiny_sizes_are_refused_and_zero_is_not(name):
     load_settings({}, None, {f"engine.{name}": Given("0", "--set")})
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    ["ttft:p95<=1ms", "itl:p99<=1ms", "ttft:p99<=0ms", "ttft:p99<=5", "ttft<=5ms", "ttft:p99<=1ms<=2ms", "ttft:p50<=1s"],
+)
+def test_an_objective_for_a_percentile_is_understood_or_refused_with_an_example(wrong):
+    given = {"tiers.flex.percentiles": Given(("ttft:p50<=9ms", wrong), "--set")}
+    with pytest.raises(ConfigError, match=r"percentile|two objectives") as caught:
+        load_settings({}, None, given)
+    assert caught.value.param == "tiers.flex.percentiles"
+    assert "ttft:p99<=300ms" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize("order", [("flex", "priority", "default"), ("flex", "flex", "priority", "default"), ()])
 def test_the_order_of_the_tiers_names_each_once(order):
     with pytest.raises(ConfigError, match="each tier once") as caught:

@@ -55,14 +55,14 @@ def test_calls_are_those_of_the_metrics() -> None:
     assert fast.ttft.p50_s == pytest.approx(0.1, rel=0.021)
     assert (fast.ttft.num, fast.ttft.num_within, fast.ttft.objective_s) == (1, 1, 0.2)
     assert (fast.gap.num, fast.gap.num_within) == (5, 4)
-    assert fast.outcomes == fast.outcomes_total == [1, 0, 0, 0, 0]
+    assert fast.outcomes == fast.outcomes_total == [1, 0, 0, 0, 0, 0]
     assert fast.parts_s == pytest.approx([0.01, 0.02, 0.03, 0.14])
-    assert by_tier[ServiceTier.FLEX].outcomes == [0, 1, 0, 0, 0]
+    assert by_tier[ServiceTier.FLEX].outcomes == [0, 1, 0, 0, 0, 0]
     value = metrics.registry.get_sample_value
     assert value("ultrafast_itl_seconds_count", {"tier": "ultrafast"}) == fast.gap.num
     clock.advance(70)
     later = dashboard.frame(sources()).tiers[0]
-    assert (later.outcomes, later.outcomes_total) == ([0] * 5, [1, 0, 0, 0, 0])
+    assert (later.outcomes, later.outcomes_total) == ([0] * 6, [1, 0, 0, 0, 0, 0])
 
 
 def test_steps_since_the_last_frame() -> None:

@@ -77,6 +77,7 @@ def test_a_lost_child_gives_its_requests_back_with_what_they_produced() -> None:
     assert [request.request_id for request in again] == ["first", "second", "waiting", "newcomer"]
     assert [request.output_tokens for request in again] == [(5,), (), (), ()]
     assert [request.had_place for request in again] == [True, True, False, False]
+    assert [request.placed_s is not None for request in again] == [True, True, False, False], "timed from their first life"
     assert book.ledger.num_sent == 4
 
 

@@ -19,8 +19,8 @@ from ultrafast.core.errors import (
     UltrafastError,
     UnavailableError,
 )
-from ultrafast.core.events import TokenProduced
-from ultrafast.core.request import FinishReason
+from ultrafast.core.events import Event, RequestFinished, TokenProduced
+from ultrafast.core.request import FinishReason, Request
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.serving.contract import (
     ChatCall,
@@ -119,6 +119,23 @@ async def test_order_and_figures_of_a_chat(make: Any) -> None:
     assert completed.timings.prefill_s == pytest.approx(0.5)
     assert completed.timings.compute_s == pytest.approx(2.5)
     assert completed.timings.ttft_s == pytest.approx(1.0)
+    assert completed.timings.decode_s == pytest.approx((2.0,))
+
+
+async def test_each_choice_has_its_own_time_in_the_engine(make: Any) -> None:
+    tokenizer = FakeTokenizer()
+    play = says(tokenizer, ["abc", "long text"])
+
+    def script(request: Request) -> list[tuple[Event, ...]]:
+        *batches, (end,) = play(request)
+        assert isinstance(end, RequestFinished)
+        is_second = len(world.engine.streams) == 1
+        return [*batches, (replace(end, finished_s=end.finished_s + 7.0 * is_second),)]
+
+    world = make(script=script)
+    completed = (await collect(world.chat(num_choices=2)))[-1]
+    assert isinstance(completed, Completed)
+    assert completed.timings.decode_s == pytest.approx((2.0, 9.0))
 
 
 async def test_request_carries_options_defaults_and_arrival(make: Any) -> None:
@@ -214,6 +231,15 @@ async def test_finish_reasons(make: Any, reason: FinishReason, expected: str) ->
     tokenizer = FakeTokenizer()
     world = make(script=says(tokenizer, "x", reason))
     assert ChoiceFinished(0, expected) in await collect(world.chat())
+
+
+async def test_an_execution_deadline_cuts_the_answer_and_is_named(make: Any) -> None:
+    world = make(script=says(FakeTokenizer(), "x", FinishReason.DEADLINE))
+    events = await collect(world.chat())
+    assert texts(events) == "x"
+    assert events[-2] == ChoiceFinished(0, "length", "execution_timeout")
+    assert isinstance(events[-1], Completed)
+    assert events[-1].is_timed_out
 
 
 async def test_no_token_at_all_still_starts_and_completes(make: Any) -> None:

@@ -8,11 +8,14 @@ A description can be saved as JSON and read again; `ultrafast simulate --fit` ta
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from ultrafast.bench.simulate.engine_settings import ENGINE_KEYS
 from ultrafast.core.errors import ConfigError
 from ultrafast.core.tiers import DEFAULT_POLICIES, TierPolicy
 from ultrafast.engine.description import EngineDescription
@@ -69,6 +72,8 @@ def make_limits(
     max_num_cached: int = 64,
     max_cached_tokens: int = 0,
     enable_prefix_cache: bool = True,
+    enable_reservation: bool = True,
+    can_trim: bool = True,
     can_interrupt: bool = False,
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES,
 ) -> SchedulerLimits:
@@ -88,6 +93,8 @@ def make_limits(
         max_num_cached=max_num_cached,
         max_cached_tokens=max_cached_tokens or kv_tokens // 4,
         enable_prefix_cache=enable_prefix_cache,
+        enable_reservation=enable_reservation,
+        can_trim=can_trim,
         can_interrupt=can_interrupt,
         enable_speculation=False,  # whether a text repeats itself is not in a trace
         tiers=tiers,
@@ -145,19 +152,11 @@ def decode_engine(data: bytes, origin: str) -> EngineDescription:
     return described
 
 
-def spec_of(described: EngineDescription, tiers: tuple[TierPolicy, ...], origin: str, noise: float = 0.0) -> EngineSpec:
-    """The engine that a description is of."""
-    limits = make_limits(
-        kv_tokens=described.kv_capacity_tokens,
-        max_request_tokens=described.max_request_tokens,
-        max_step_tokens=described.max_step_tokens,
-        step_target_s=described.step_target_s,
-        max_num_running=described.max_num_running,
-        max_num_paused=described.max_num_paused,
-        max_num_cached=described.max_num_cached,
-        max_cached_tokens=described.max_cached_tokens,
-        can_interrupt=described.can_interrupt,
-        tiers=tiers,
-    )
-    cost = StepCost(described.base_s, described.output_s, described.token_s, noise)
+def spec_of(
+    described: EngineDescription, tiers: tuple[TierPolicy, ...], origin: str, given: Mapping[str, Any] | None = None
+) -> EngineSpec:
+    """The engine that a description is of; `given`: parameters of `make_limits` that are to be otherwise."""
+    values = {parameter: getattr(described, name) for name, parameter in ENGINE_KEYS.items()} | dict(given or {})
+    limits = make_limits(**values, can_trim=described.can_trim, can_interrupt=described.can_interrupt, tiers=tiers)
+    cost = StepCost(described.base_s, described.output_s, described.token_s)
     return EngineSpec(limits, cost, f"fitted over {described.num_steps} steps of {described.model or origin}")

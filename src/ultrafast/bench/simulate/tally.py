@@ -6,7 +6,7 @@ from array import array
 from collections import Counter, defaultdict
 
 from ultrafast.bench.simulate.load import SimRequest
-from ultrafast.core.events import Event, RequestFinished, StepFinished
+from ultrafast.core.events import EXECUTION_TIMEOUT, Event, RequestFinished, StepFinished
 from ultrafast.core.request import FinishReason
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.sched.limits import SchedulerLimits
@@ -95,6 +95,8 @@ class Tally:
             tally.num_cancelled += 1
         elif event.reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._answered(tally, request, event)
+        elif event.reason is FinishReason.DEADLINE:
+            tally.refused[EXECUTION_TIMEOUT] += 1
         else:
             tally.refused[event.drop_reason or "too_long"] += 1
 

@@ -1,7 +1,7 @@
 // Numbers as people read them, always with their unit; and small helpers that build elements.
 
 export const TIERS = ["ultrafast", "priority", "default", "flex"];
-export const OUTCOMES = ["completed", "rejected", "expired", "aborted", "failed"];
+export const OUTCOMES = ["completed", "rejected", "invalid", "expired", "aborted", "failed"];
 export const PARTS = ["network", "queue", "compute", "output"];
 export const NONE = "–";
 

@@ -93,7 +93,8 @@ def _overview(inputs: MonitoringInputs) -> Row:
                 "Calls by outcome",
                 [calls],
                 "reqps",
-                "completed; rejected before the queue; expired in it; aborted by the client; failed: our fault.",
+                "completed; rejected before the queue; invalid: the client's mistake; expired in the queue; "
+                "aborted by the client; failed: our fault.",
                 is_stacked=True,
             ),
         ),

@@ -26,7 +26,7 @@ class LogRecord(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
         tier, served_tier: asked for; served in, when that is another.
         prompt_tokens: 0 = refused before its prompt was read.
         output_tokens: as in the usage that the client saw.
-        outcome: stop, length, abort, error, reject or expire.
+        outcome: stop, length, abort, error, reject, expire or deadline (cut at its execution deadline).
         reason: of a refusal, such as queue_full.
         queue_s, ttft_s: from the arrival to its place in the engine, and to its first token; absent when it never got that far.
         e2e_s: from the arrival to its end, in the engine.

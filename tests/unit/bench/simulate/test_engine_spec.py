@@ -60,6 +60,15 @@ def test_an_engine_is_described_in_a_file(tmp_path):
     assert spec.source == "fitted over 12 steps of m"
 
 
+def test_a_description_says_what_can_be_reused_and_held_back(tmp_path):
+    file = tmp_path / "engine.json"
+    file.write_text(json.dumps(DESCRIBED | {"can_trim": False, "enable_prefix_cache": False, "enable_reservation": False}))
+    limits = spec_of(read_engine_file(file), DEFAULT_POLICIES, "file").limits
+    assert (limits.can_trim, limits.enable_prefix_cache, limits.enable_reservation) == (False, False, False)
+    changed = spec_of(read_engine_file(file), DEFAULT_POLICIES, "file", {"enable_reservation": True, "max_num_running": 2}).limits
+    assert (changed.enable_reservation, changed.enable_prefix_cache, changed.max_num_running) == (True, False, 2)
+
+
 @pytest.mark.parametrize("change", [{"base_s": "x"}, {"extra": 1}])
 def test_what_is_no_description_is_refused(change):
     with pytest.raises(ConfigError, match="does not describe"):
