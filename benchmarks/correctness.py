@@ -8,8 +8,9 @@ host         asked again once the device keeps nothing idle: prompts come from h
 disk         asked again of a server started anew: prompts come from disk
 n-gram       prompts that the answers copy, by few streams, so that guesses pay and are made
 
-A position whose token led by less than `MARGIN` may turn out otherwise by rounding: it is filtered, and what follows a parting there
-is unknown (`ultrafast.bench.greedy_run`). A scenario that did not happen (no preemption, nothing from disk) fails the benchmark.
+A position whose token led by less than `MARGIN` may turn out otherwise by rounding: it is filtered, and what follows a parting
+there is unknown (`ultrafast.bench.greedy_run`). A scenario that did not happen (no preemption, nothing from disk) fails the
+benchmark.
 """
 
 from __future__ import annotations

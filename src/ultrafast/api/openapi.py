@@ -33,6 +33,7 @@ GENERATION_HEADERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("x-slo-tpot-ms", "objective of this request: mean time per further token", _NUMBER),
     ("x-slo-strict", "refuse rather than serve too late", {"type": "string", "enum": ["true", "false"]}),
     ("x-queue-ttl-ms", "longest wait for a place; can only shorten that of the tier", _NUMBER),
+    ("x-execution-ttl-ms", "longest time from its place to its end; what is there by then is the answer", _NUMBER),
     ("x-stainless-retry-count", "how often the client was refused before", _INTEGER),
     ("x-supersede-key", "a newer request with the same key ends this one", {"type": "string"}),
     ("x-request-priority", "a tier, or critical, high, interactive, normal, low", {"type": "string"}),
