@@ -18,6 +18,7 @@ PACKAGES = {
     "chromium": "chromium",
     "node": "nodejs",
     "openssl": "openssl",
+    "make": "make",
 }
 """Program -> its package in Debian and Ubuntu."""
 _UNPACKED = Path(__file__).parent.parent / ".venv" / "prometheus" / "usr" / "bin"

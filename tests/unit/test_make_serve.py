@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.needs_program("make")
+
 ROOT = Path(__file__).parents[2]
 PULL = "models pull smollm2-135m-instruct"
 

@@ -16,7 +16,7 @@ def make_pulse() -> tuple[Pulse, ManualClock]:
 def beat_for(pulse: Pulse, clock: ManualClock, seconds: int, last_step_s: float, step: int = 1) -> None:
     for _ in range(seconds):
         clock.advance(1)
-        pulse.beat(Heartbeat(step, last_step_s, has_work=True))
+        pulse.beat(Heartbeat(step, last_step_s))
 
 
 def test_an_idle_child_never_stalls() -> None:
@@ -63,5 +63,16 @@ def test_silence_is_a_stall_and_then_a_hang_with_or_without_work() -> None:
 
 def test_before_the_first_step_there_is_no_age() -> None:
     pulse, _ = make_pulse()
-    pulse.beat(Heartbeat(0, 1000.0, has_work=False))
+    pulse.beat(Heartbeat(0, 1000.0))
     assert pulse.last_step_age_s is None
+
+
+def test_a_request_that_an_idle_child_has_lost_is_noticed() -> None:
+    """The child beats and makes no steps, since it knows of nothing to do; what was sent to it says otherwise."""
+    pulse, clock = make_pulse()
+    pulse.work_arrived()
+    beat_for(pulse, clock, 119, last_step_s=1000.0)
+    assert pulse.is_stalled(num_sent=1)
+    assert pulse.describe_hang(num_sent=1) is None
+    beat_for(pulse, clock, 2, last_step_s=1000.0)
+    assert pulse.describe_hang(num_sent=1) == "the engine finished no step for 121 s with 1 requests pending"

@@ -6,6 +6,7 @@ The shapes are those a server meets: 1, 2, 4, ... decoding sequences, prefill ch
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultrafast.core.request import Request, SamplingParams
@@ -56,7 +57,7 @@ def warm_up(executor: LlamaExecutor, on_progress: Callable[[str, float], None], 
         duration_s = min(_run(executor, num_decodes, chunk) for _ in range(_runs(num_decodes + chunk)))
         samples.append(StepSample(num_decodes + bool(chunk), chunk, duration_s))
     _save_and_restore(executor)
-    idle_cell_s = measure_idle_cell_s(executor, _REQUEST_ID)
+    idle_cell_s = measure_idle_cell_s(executor, _REQUEST_ID, partial(run_step, executor))
     executor.end_request(_REQUEST_ID)
     executor.model.c.llama_memory_clear(executor.model.memory, True)
     on_progress("warm-up", 1.0)
@@ -99,15 +100,21 @@ def _run(executor: LlamaExecutor, num_decodes: int, chunk: int) -> float:
     work = [SequenceWork(_REQUEST_ID, i, executor.lengths[i], (0,), samples=True) for i in range(num_decodes)]
     if chunk:
         work.append(SequenceWork(_REQUEST_ID, num_decodes, executor.lengths[num_decodes], (0,) * chunk, samples=True))
-    result = executor.run(StepPlan(0, work=tuple(work)))
-    assert result.status is StepStatus.OK, f"warm-up with {num_decodes} decodes and {chunk} prefill tokens: {result.status}"
+    duration_s = run_step(executor, *work)
     executor.apply_kv([TrimSequence(item.seq_id, 0) for item in work])
+    return duration_s
+
+
+def run_step(executor: LlamaExecutor, *work: SequenceWork) -> float:
+    """Run one step of the warm-up, which must succeed; what it computed stays in the pool. Returns its duration, seconds."""
+    result = executor.run(StepPlan(0, work=work))
+    assert result.status is StepStatus.OK, f"warm-up with {[len(item.tokens) for item in work]} tokens: {result.status}"
     return result.duration_s
 
 
 def _save_and_restore(executor: LlamaExecutor) -> None:
     _fill = SequenceWork(_REQUEST_ID, 0, executor.lengths[0], (0,) * _SMALLEST_CHUNK, samples=False)
-    executor.run(StepPlan(0, work=(_fill,)))
+    run_step(executor, _fill)
     c, context = executor.model.c, executor.model.context
     size = c.llama_state_seq_get_size_ext(context, 0, 0)
     buffer = abi.ffi.new("uint8_t[]", size)
