@@ -7,13 +7,13 @@ shared between sequences without copying.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ultrafast.core.errors import ConfigError, ModelFileError
 from ultrafast.engine.llama import abi, flash_attention
+from ultrafast.engine.llama.collected_log import CollectedLog
 from ultrafast.engine.llama.interrupt import InterruptFlag
 from ultrafast.engine.llama.machine import available_memory_bytes, check_threads, usable_cores
 from ultrafast.engine.llama.vocab import read_metadata
@@ -124,7 +124,7 @@ class Model:
         params = self.c.llama_model_default_params()
         params.n_gpu_layers = options.num_gpu_layers
         params.progress_callback = progress
-        with _CollectedLog() as errors:
+        with CollectedLog() as errors:
             handle = self.c.llama_model_load_from_file(options.model_path.encode(), params)
         if handle == abi.ffi.NULL:
             raise ModelFileError(
@@ -154,7 +154,7 @@ class Model:
             params.abort_callback, params.abort_callback_data = self.interrupt_flag.callback, self.interrupt_flag.data
         params.type_k = KV_TYPES[options.kv_type_k]
         params.type_v = KV_TYPES[options.kv_type_v]
-        with _CollectedLog(flash_attention.LOG_WORDS) as lines:
+        with CollectedLog(flash_attention.LOG_WORDS) as lines:
             context = self.c.llama_init_from_model(self.handle, params)
         if context == abi.ffi.NULL:
             self.c.llama_model_free(self.handle)
@@ -265,36 +265,3 @@ def estimated_bytes_per_token(model: Model, options: EngineOptions) -> int:
     key_bytes = number("attention.key_length", head) * _KV_TYPE_BYTES[options.kv_type_k]
     value_bytes = number("attention.value_length", head) * _KV_TYPE_BYTES[options.kv_type_v]
     return int(num_layers * num_kv_heads * (key_bytes + value_bytes))
-
-
-class _CollectedLog(logging.Handler):
-    """Keeps what libllama logs inside its `with` block: errors, and lines that contain one of `words`."""
-
-    def __init__(self, words: tuple[str, ...] = ()) -> None:
-        super().__init__(logging.DEBUG)
-        self._words = words
-        self._logger = logging.getLogger("ultrafast.libllama")
-        self.errors: list[str] = []
-        self.matched: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
-        if record.levelno >= logging.ERROR:
-            self.errors.append(line)
-        if any(word in line for word in self._words):
-            self.matched.append(line)
-
-    def text(self) -> str:
-        return "; ".join(self.errors[-3:]) or "no reason given"
-
-    def __enter__(self) -> _CollectedLog:
-        self._level = self._logger.level
-        self._logger.addHandler(self)
-        self._logger.setLevel(logging.DEBUG)
-        self._logger.propagate = False  # thousands of lines; what matters goes into the error that is raised
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._logger.removeHandler(self)
-        self._logger.setLevel(self._level)
-        self._logger.propagate = True

@@ -12,6 +12,7 @@ from typing import Any
 
 from ultrafast.core.errors import ModelFileError
 from ultrafast.engine.llama import abi
+from ultrafast.engine.llama.collected_log import CollectedLog
 
 _PIECE_BYTES = 1024
 
@@ -49,11 +50,15 @@ class Vocab:
         """Open the vocabulary of a GGUF file; takes about 0.2 s.
 
         Raises:
-            ModelFileError: libllama cannot read the file's vocabulary.
+            ModelFileError: libllama cannot read the file's vocabulary, or does not know its architecture.
             ConfigError: no usable libllama.
         """
         library = abi.load(libllama_path)
-        return cls(library, _load_vocabulary(library, model_path), owns_model=True)
+        with CollectedLog() as errors:
+            model = _load_vocabulary(library, model_path)
+        if model == abi.ffi.NULL:
+            raise _unreadable(model_path, errors.text())
+        return cls(library, model, owns_model=True)
 
     def reloaded(self, model_path: str, libllama_path: str | None = None) -> Vocab:
         """The same vocabulary, read by libllama from its file again. What was derived from it in Python is shared.
@@ -62,6 +67,8 @@ class Vocab:
         """
         again = copy.copy(self)
         again._model = _load_vocabulary(abi.load(libllama_path), model_path)
+        if again._model == abi.ffi.NULL:
+            raise _unreadable(model_path, "it could be read before")
         again._vocab = self._c.llama_model_get_vocab(again._model)
         again._owns_model = True
         return again
@@ -136,12 +143,14 @@ class Vocab:
 def _load_vocabulary(library: abi.Library, model_path: str) -> Any:
     params = library.c.llama_model_default_params()
     params.vocab_only = True
-    model = library.c.llama_model_load_from_file(str(model_path).encode(), params)
-    if model == abi.ffi.NULL:
-        raise ModelFileError(
-            f"libllama cannot read the vocabulary of {model_path}", hint="check the file with another tool or fetch it again"
-        )
-    return model
+    return library.c.llama_model_load_from_file(str(model_path).encode(), params)
+
+
+def _unreadable(model_path: str, reason: str) -> ModelFileError:
+    return ModelFileError(
+        f"libllama cannot read the vocabulary of {model_path}: {reason}",
+        hint=f"the file may be damaged, or of an architecture that llama.cpp {abi.PINNED_BUILD} does not know",
+    )
 
 
 def read_metadata(c: Any, model: Any) -> dict[str, str]:
