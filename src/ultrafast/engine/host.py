@@ -171,8 +171,8 @@ class Heart(threading.Thread):
     def _beat(self) -> Heartbeat:
         loop = self._loop
         if loop is None:
-            return Heartbeat(step=0, last_step_s=time.monotonic())
-        return Heartbeat(loop.step, loop.last_step_s)
+            return Heartbeat(step=0, last_step_s=time.monotonic(), has_work=False)
+        return Heartbeat(loop.step, loop.last_step_s, loop.has_work)
 
 
 class ProgressMeter:

@@ -5,7 +5,7 @@
                               |  plan -> KV operations -> draft, forward pass    |  --> send(StepReport): one per step
                               |  complete -> events -> end finished requests     |
                               +--------------------------------------------------+
-    step, last_step_s  <- read by the heartbeat thread
+    step, last_step_s, has_work  <- read by the heartbeat thread
 
 The scheduler decides, the executor obeys; the loop only carries values between them. It never parses, logs per token or waits on
 a reader.
@@ -74,7 +74,7 @@ class EngineLoop:
     """Owns scheduler and executor from the moment `run` is called until it returns.
 
     Attributes:
-        step: number of finished steps. last_step_s: when the last one ended.
+        step: number of finished steps. last_step_s: when the last one ended. has_work: whether more steps should follow.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class EngineLoop:
         self._is_running = True
         self.step = 0
         self.last_step_s = clock()
+        self.has_work = False
 
     def post(self, command: ToEngine) -> None:
         """Hand over a command: any thread, never blocks. The step under way is broken off if that is worth it."""
@@ -188,15 +189,16 @@ class EngineLoop:
 
     def _drain(self) -> list[Event]:
         """Take every command that is there; wait for one when there is nothing else to do."""
-        has_work = self._scheduler.has_work
+        self.has_work = self._scheduler.has_work
         events = self._expire_compiling()
-        if has_work and self._inbox.empty():
+        if self.has_work and self._inbox.empty():
             results = self._kv.poll()
             return [*events, *self._scheduler.kv_moved(results, self._clock())] if results else events
-        events += [] if has_work or events else self._wait()
+        events += [] if self.has_work or events else self._wait()
         while self._is_running and not self._inbox.empty():
             events += self._obey(self._inbox.get())
         events += self._scheduler.kv_moved(self._kv.poll(), self._clock())
+        self.has_work = self._scheduler.has_work
         return events
 
     def _wait(self) -> list[Event]:

@@ -98,10 +98,11 @@ class StepReport(msgspec.Struct, tag="step", frozen=True, omit_defaults=True):
 
 
 class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
-    """Alive, and whether it moves: the time of the last finished step. Whether it should, the owner knows by what it sent."""
+    """Alive, and whether it moves: the time of the last finished step, and whether there is work that should make steps."""
 
     step: int
     last_step_s: float
+    has_work: bool
 
 
 ToEngine = Configure | Submit | Abort | ClearCache | Shutdown

@@ -14,11 +14,13 @@ class Pulse:
         self._policy = policy
         self._clock = clock
         self._last_beat_s = clock()
+        self._has_work = True  # as the child last said; before it says anything it is only slow
         self._busy_since_s: float | None = None
         self._last_step_s: float | None = None
 
     def beat(self, heartbeat: Heartbeat) -> None:
         self._last_beat_s = self._clock()
+        self._has_work = heartbeat.has_work
         if heartbeat.step > 0:
             self.step(heartbeat.last_step_s)
 
@@ -45,7 +47,8 @@ class Pulse:
         if (silence_s := self._silence_s()) > limit_s:
             return f"the engine process gave no sign of life for {silence_s:.0f} s"
         if (idle_s := self._idle_s(num_sent)) > limit_s:
-            return f"the engine finished no step for {idle_s:.0f} s with {num_sent} requests pending"
+            lost = "" if self._has_work else ", of which it knows nothing"
+            return f"the engine finished no step for {idle_s:.0f} s with {num_sent} requests pending{lost}"
         return None
 
     def _silence_s(self) -> float:

@@ -70,7 +70,7 @@ def test_a_slow_reader_gets_merged_reports_in_order(
     for index in range(num_steps):  # nobody reads: this must neither block nor lose anything
         box.send_report(step(index))
     box.send_report(end())
-    assert box.send_if_free(Heartbeat(1, 0.0)) is False
+    assert box.send_if_free(Heartbeat(1, 0.0, has_work=True)) is False
     flusher = threading.Thread(target=flush_all, args=(box,))
     flusher.start()
     reports = Reader(pair[1]).read_until_end()
@@ -85,13 +85,13 @@ def test_a_slow_reader_gets_merged_reports_in_order(
 
 
 def flush_all(box: Outbox) -> None:
-    while not box.send_if_free(Heartbeat(1, 0.0)):
+    while not box.send_if_free(Heartbeat(1, 0.0, has_work=True)):
         box.wait(30)
 
 
 def test_last_words_wait_for_room(pair: Pair) -> None:
     box = Outbox(pair[0])
-    while box.send_if_free(Heartbeat(1, 0.0)):
+    while box.send_if_free(Heartbeat(1, 0.0, has_work=True)):
         pass
     reader = threading.Thread(target=read_all, args=(pair[1], received := []))
     reader.start()
@@ -109,7 +109,7 @@ def read_all(sock: socket.socket, received: list[FromEngine]) -> None:
 
 def test_last_words_give_up(pair: Pair) -> None:
     box = Outbox(pair[0])
-    while box.send_if_free(Heartbeat(1, 0.0)):
+    while box.send_if_free(Heartbeat(1, 0.0, has_work=True)):
         pass
     box.send_last_words(LoadFailed("no"), timeout_s=0.01)
 

@@ -13,10 +13,10 @@ def make_pulse() -> tuple[Pulse, ManualClock]:
     return Pulse(POLICY, clock), clock
 
 
-def beat_for(pulse: Pulse, clock: ManualClock, seconds: int, last_step_s: float, step: int = 1) -> None:
+def beat_for(pulse: Pulse, clock: ManualClock, seconds: int, last_step_s: float, step: int = 1, *, has_work: bool = True) -> None:
     for _ in range(seconds):
         clock.advance(1)
-        pulse.beat(Heartbeat(step, last_step_s))
+        pulse.beat(Heartbeat(step, last_step_s, has_work=has_work))
 
 
 def test_an_idle_child_never_stalls() -> None:
@@ -63,7 +63,7 @@ def test_silence_is_a_stall_and_then_a_hang_with_or_without_work() -> None:
 
 def test_before_the_first_step_there_is_no_age() -> None:
     pulse, _ = make_pulse()
-    pulse.beat(Heartbeat(0, 1000.0))
+    pulse.beat(Heartbeat(0, 1000.0, has_work=False))
     assert pulse.last_step_age_s is None
 
 
@@ -71,8 +71,11 @@ def test_a_request_that_an_idle_child_has_lost_is_noticed() -> None:
     """The child beats and makes no steps, since it knows of nothing to do; what was sent to it says otherwise."""
     pulse, clock = make_pulse()
     pulse.work_arrived()
-    beat_for(pulse, clock, 119, last_step_s=1000.0)
+    beat_for(pulse, clock, 119, last_step_s=1000.0, has_work=False)
     assert pulse.is_stalled(num_sent=1)
     assert pulse.describe_hang(num_sent=1) is None
-    beat_for(pulse, clock, 2, last_step_s=1000.0)
-    assert pulse.describe_hang(num_sent=1) == "the engine finished no step for 121 s with 1 requests pending"
+    beat_for(pulse, clock, 2, last_step_s=1000.0, has_work=False)
+    assert (
+        pulse.describe_hang(num_sent=1)
+        == "the engine finished no step for 121 s with 1 requests pending, of which it knows nothing"
+    )
