@@ -1,7 +1,7 @@
 """The other side of a pair of schedulers on one machine, as the gate of this one sees it.
 
-One tier has one queue, whichever side its requests wait on: its bounds count both. And time is shared: what is computed here takes
-as much longer as the other side takes of it (see `paired` for who goes first).
+One tier has one queue, whichever side its requests wait on: its bounds count both. And time is shared: what is computed here
+takes as much longer as the other side takes of it (see `paired` for who goes first).
 """
 
 from __future__ import annotations

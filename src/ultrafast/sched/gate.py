@@ -90,7 +90,7 @@ class Gate:
         return Verdict(live.tier, reason, is_refused=True, retry_after_s=state.drain.retry_after_s(rank, wait_s, now))
 
     def _why_full(self, live: LiveRequest, tier: ServiceTier, now: float) -> DropReason | None:
-        """Whether a tier's queue has room. Who finds a place and cells at once, free or held by less urgent work, is not in it."""
+        """Whether a tier's queue has room. Who finds place and cells at once, free or held by less urgent work, is not in it."""
         state, beside, rank = self._state, self.beside, self._limits.rank_of(tier)
         policy = self._limits.tiers[rank]
         limit, token_limit = policy.max_num_waiting, policy.max_waiting_tokens
@@ -100,7 +100,7 @@ class Gate:
         num_queued = state.num_queued(rank)
         is_long = num_queued + (beside.num_queued(rank) if beside else 0) >= limit
         # A prompt that is larger than the bound alone must not be refused for ever.
-        is_heavy = token_limit > 0 and 0 < (num_tokens := self._num_queued_tokens(rank)) > token_limit - live.num_tokens
+        is_heavy = token_limit > 0 and 0 < self._num_queued_tokens(rank) > token_limit - live.num_tokens
         if not (is_long or is_heavy):
             return None
         num_free = self._room.num_startable(rank, live)
@@ -145,7 +145,7 @@ class Gate:
     def _wait_s(self, live: LiveRequest, rank: int, now: float) -> float:
         """Predicted wait for a place and cells; 0 when both can be had at once.
 
-        Never shorter than in the more urgent tier that it asked for: the rates of two tiers are measured apart, and may not agree.
+        Never shorter than in the more urgent tier that it asked for: the rates of two tiers are measured apart, and may disagree.
         """
         num_waiting, drain, wait_s = self._state.num_waiting, self._state.drain, 0.0
         for other in range(rank, live.rank - 1, -1):

@@ -26,7 +26,7 @@ class Room:
         self._ledger = state.ledger
 
     def can_start(self, live: LiveRequest, rank: int) -> bool:
-        """Whether a newcomer would start at the next step border if this tier served it: nobody is ahead of it, and it has room."""
+        """Whether a newcomer would start at the next step border if this tier served it: it has room, and nobody is ahead."""
         num_ahead = sum([self._state.waiting.num_of(other) for other in range(rank + 1)])
         return not num_ahead and self.num_places(rank) > 0 and self.has_cells(live, rank)
 
