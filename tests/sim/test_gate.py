@@ -279,3 +279,19 @@ def test_asking_first_is_no_promise_and_takes_no_room() -> None:
     assert _add(simulation, "one") is None
     assert _drop(_add(simulation, "two")) is DropReason.QUEUE_FULL
     assert simulation.scheduler.num_waiting == 1
+
+
+def test_who_is_refused_when_asking_first_has_come_all_the_same() -> None:
+    """What is held back for a tier follows from how many want to come, not from how many fit into its queue."""
+    simulation = _simulation(ULTRA, max_num_waiting=1, num_running=1)
+    for i in range(2):
+        _add(simulation, f"r{i}", 20, 50, tier=ULTRA)
+        simulation.step()
+    reservations = simulation.scheduler._state.reservations
+    before = reservations._tiers[ULTRA.rank].num_arrivals
+    assert [_ask(simulation, f"a{i}", tier=ULTRA).reason for i in range(20)] == [FinishReason.REJECT] * 20
+    assert reservations._tiers[ULTRA.rank].num_arrivals == pytest.approx(before + 20, rel=0.01)
+    simulation.run()
+    for i in range(20):
+        assert _ask(simulation, f"b{i}", tier=ULTRA).reason is FinishReason.ABORT, "it comes itself, and counts then"
+    assert reservations._tiers[ULTRA.rank].num_arrivals < before + 21

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 
 from tests.sim.harness import VOCAB_SIZE, make_limits, make_request
 
 from ultrafast.core.clock import ManualClock
-from ultrafast.core.events import Event, RequestFinished, StepFinished, TokenProduced
-from ultrafast.core.request import FinishReason, Request
+from ultrafast.core.events import DropReason, Event, RequestFinished, StepFinished, TokenProduced
+from ultrafast.core.request import FinishReason, Request, RequestSlo
 from ultrafast.core.step import SequenceWork
-from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
 from ultrafast.engine.fake import FakeExecutor, expected_tokens
 from ultrafast.engine.kvstore.carrier import KvCarrier
 from ultrafast.engine.paired import PairedExecutor
@@ -20,7 +21,7 @@ from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.paired import CHUNK_TOKENS, PairedScheduler, limits_alone
 from ultrafast.sched.scheduler import Scheduler
 
-ULTRA, FLEX = ServiceTier.ULTRAFAST, ServiceTier.FLEX
+ULTRA, DEFAULT, FLEX = ServiceTier.ULTRAFAST, ServiceTier.DEFAULT, ServiceTier.FLEX
 
 
 class _Pair:
@@ -80,7 +81,7 @@ class _Pair:
             self.step()
         assert self.finished.keys() == self.requests.keys()
         for name, request in self.requests.items():
-            if self.finished[name].reason is not FinishReason.ABORT:
+            if self.finished[name].reason not in (FinishReason.ABORT, FinishReason.REJECT):
                 assert self.output[name] == expected_tokens(request, vocab_size=VOCAB_SIZE), name
         assert self.executors[1].num_free == 1000, "the lone pool is empty"
 
@@ -216,3 +217,89 @@ def test_one_that_is_longer_than_the_pool_allows_is_refused() -> None:
     pair = _Pair()
     pair.add(_deterministic("d", 1500, 5))
     assert pair.finished["d"].reason is FinishReason.ERROR
+
+
+def _tiers(**policy: object) -> tuple[TierPolicy, ...]:
+    tiers = list(DEFAULT_POLICIES)
+    tiers[DEFAULT.rank] = replace(tiers[DEFAULT.rank], **policy)  # type: ignore[arg-type]
+    return tuple(tiers)
+
+
+def _small(**policy: object) -> _Pair:
+    limits = make_limits(kv_capacity_tokens=2000, max_request_tokens=1000, max_num_running=2, tiers=_tiers(**policy))
+    return _Pair(limits)
+
+
+def _drop(pair: _Pair, request: Request) -> DropReason | None:
+    pair.add(request)
+    end = pair.finished.get(request.request_id)
+    return end.drop_reason if end is not None else None
+
+
+def test_the_queue_of_a_tier_is_one_for_both_sides() -> None:
+    pair = _small(max_num_waiting=3)
+    for i in range(3):
+        assert _drop(pair, _deterministic(f"d{i}", 40, 10)) is None, "one place, two wait"
+    assert [_drop(pair, make_request(f"r{i}", 40, 10)) for i in range(4)] == [None, None, None, DropReason.QUEUE_FULL]
+    assert _drop(pair, _deterministic("d3", 40, 10)) is DropReason.QUEUE_FULL
+    for _ in range(2):
+        pair.step()
+    assert _drop(pair, make_request("r4", 40, 10)) is DropReason.QUEUE_FULL
+    assert _drop(pair, _deterministic("d4", 40, 10)) is DropReason.QUEUE_FULL
+    assert pair.scheduler.answer(replace(_deterministic("asked"), is_inquiry=True), pair.clock()).reason is FinishReason.REJECT
+    pair.run()
+
+
+def test_who_waits_on_one_side_does_not_take_the_free_places_of_the_other() -> None:
+    pair = _small(max_num_waiting=0)
+    assert _drop(pair, _deterministic("d0", 40, 10)) is None
+    assert [_drop(pair, make_request(f"r{i}", 40, 10)) for i in range(3)] == [None, None, DropReason.QUEUE_FULL]
+    assert _drop(pair, _deterministic("d1", 40, 10)) is DropReason.QUEUE_FULL
+    pair.run()
+
+
+def test_the_bound_in_tokens_is_one_for_both_sides() -> None:
+    pair = _small(max_waiting_tokens=100)
+    pair.add(*[make_request(f"r{i}", 40, 50) for i in range(2)], _deterministic("d0", 40, 50))
+    for _ in range(2):
+        pair.step()
+    assert _drop(pair, _deterministic("d1", 60, 5)) is None
+    assert _drop(pair, make_request("r2", 60, 5)) is DropReason.QUEUE_TOKENS_FULL
+    assert _drop(pair, make_request("r3", 30, 5)) is None
+    pair.run()
+
+
+def test_a_prediction_counts_what_the_other_side_takes_of_the_time() -> None:
+    def drop(other: ServiceTier | None, ttft_s: float) -> DropReason | None:
+        pair = _Pair()
+        for i in range(4):
+            pair.add(_deterministic(f"warm{i}", 100, 5, arrival_s=pair.clock()))
+            pair.run()
+        if other is not None:
+            pair.add(*[make_request(f"r{i}", 50, 400, tier=other) for i in range(2)])
+            for _ in range(3):
+                pair.step()
+        slo = RequestSlo(ttft_s=ttft_s, is_strict=True)
+        return _drop(pair, _deterministic("d", 100, 5, slo=slo, arrival_s=pair.clock()))
+
+    at_risk = DropReason.SLO_AT_RISK
+    assert drop(None, 0.7) is None
+    assert drop(FLEX, 0.8) is None
+    assert [drop(DEFAULT, ttft_s) for ttft_s in (0.9, 1.5)] == [at_risk, None]
+    assert [drop(ULTRA, ttft_s) for ttft_s in (1.5, 5.0, 8.0)] == [at_risk, at_risk, None], "a tenth is its share"
+
+
+def test_a_wait_is_measured_with_what_the_other_side_took() -> None:
+    """Four wait for the one place of the lone pool; beside as much other work each takes twice as long."""
+    pair = _Pair()
+    pair.add(*[make_request(f"r{i}", 50, 800) for i in range(2)])
+    pair.add(*[_deterministic(f"d{i}", 40, 30) for i in range(8)])
+    while "d3" not in pair.finished:
+        pair.step()
+    begin_s, waiting = pair.clock(), [0, 0, 3, 0]
+    predicted_s = pair.alone._state.drain.wait_s(DEFAULT.rank, waiting, pair.clock())
+    while "d7" not in pair.first_token_s:
+        pair.step()
+    assert predicted_s is not None
+    assert 0.75 < predicted_s / (pair.clock() - begin_s) < 1.35
+    pair.run()

@@ -19,7 +19,7 @@ from ultrafast.sched.live import LiveRequest
 
 def reserve(live: LiveRequest, limits: SchedulerLimits) -> int:
     """Cells to keep for the output that comes next; never more than the request can still produce."""
-    rest = min(live.own_end, limits.max_request_tokens) - len(live.tokens)
+    rest = min(live.own_end, limits.max_request_tokens) - live.num_tokens
     return max(0, min(rest, limits.reserve_tokens))
 
 
@@ -50,4 +50,4 @@ def num_promised(running: Iterable[LiveRequest], limits: SchedulerLimits) -> int
 
 def num_needed(live: LiveRequest, num_matched: int, limits: SchedulerLimits) -> int:
     """Cells that a request needs for its start when `num_matched` of its tokens are shared."""
-    return len(live.tokens) - num_matched + reserve(live, limits)
+    return live.num_tokens - num_matched + reserve(live, limits)

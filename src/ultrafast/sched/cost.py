@@ -57,6 +57,13 @@ class CostModel:
         return base_s, output_s + self._output_slope_s * kv, (token_s + self._token_slope_s * kv) * self._token_error
 
     @property
+    def idle_coefficients(self) -> Row:
+        """The same for an empty pool, and without what the last few chunks were off by: as an idle machine would be."""
+        _ = self.coefficients  # makes the fit anew if need be
+        assert self._fitted is not None, "it was just made"
+        return self._fitted
+
+    @property
     def is_fitted(self) -> bool:
         """Whether enough prefills were seen to size a chunk by."""
         return self._num_prefill_steps >= _MIN_PREFILL_STEPS

@@ -77,7 +77,9 @@ class Drain:
             num_waiting: requests that wait now, by rank.
             now: seconds.
         """
-        common, own = self._common[rank].places_per_s(now), self._own[rank].places_at_most_per_s(now)
+        own = self._own[rank].places_at_most_per_s(now)
+        # That nobody has got a place yet, for as long as somebody has waited for one, is a measure, too.
+        common = self._common[rank].places_per_s(now) or self._common[rank].places_at_most_per_s(now)
         if common is None:
             return None
         own = common if own is None else min(common, own)

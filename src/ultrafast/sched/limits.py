@@ -88,6 +88,13 @@ class SchedulerLimits:
     def policy_of(self, tier: ServiceTier) -> TierPolicy:
         return self.tiers[self.order.index(tier)]
 
+    def why_never(self, num_prompt_tokens: int) -> str | None:
+        """Say why a prompt of that length can never run; None = it can."""
+        limit = min(self.max_request_tokens - 1, self.kv_capacity_tokens)
+        if num_prompt_tokens > limit:
+            return f"The prompt has {num_prompt_tokens} tokens; this engine can take at most {limit}."
+        return None
+
     def __post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "max_request_tokens", "max_step_tokens", "max_num_running", "block_size"):
             if getattr(self, name) < 1:

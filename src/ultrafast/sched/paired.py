@@ -5,7 +5,7 @@
 
 Floats are added in an order that depends on what else is in a step and where cells lie. So a deterministic request has both to
 itself; only time is shared: the more urgent side goes first, the other one gets the minimum share of its most urgent tier,
-and equally urgent ones take turns by the time they used.
+and equally urgent ones take turns by the time they used. A tier's queue is one for both: each side's gate sees the other's.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class PairedScheduler:
 
     def __init__(self, shared: Scheduler, alone: Scheduler) -> None:
         self._sides = (shared, alone)
+        shared.share_queues_with(alone)
+        alone.share_queues_with(shared)
         self._tiers = shared.limits.tiers
         self._side = _Side.SHARED
         self._is_background_next = False
@@ -93,6 +95,7 @@ class PairedScheduler:
         """Book the last plan on the side that made it."""
         if plan.work:
             self._book(result.duration_s)
+            self._sides[1 - self._side].stood_by(result.duration_s, now)
         events = self._sides[self._side].complete(plan, result, now)
         return [self._whole(event) if isinstance(event, StepFinished) else event for event in events]
 

@@ -64,12 +64,12 @@ class Reservations:
         self._is_quiet = True
 
     def arrived(self, live: LiveRequest, now: float) -> None:
-        """A request came, whatever becomes of it."""
+        """A request came, whatever becomes of it; also one that is refused as an inquiry, whose own size nobody knows."""
         tier = self._tiers[live.rank]
         tier.num_arrivals = tier.rate(now) * MEMORY_S + 1.0
         tier.at_s = now
         tier.is_quiet = False
-        if not tier.is_measured:
+        if not (tier.is_measured or live.request.is_inquiry):
             num_output = min(live.request.params.max_tokens, self._limits.reserve_tokens)
             tier.num_prompt, tier.num_output = float(live.num_tokens), float(num_output)
 

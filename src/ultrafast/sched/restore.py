@@ -62,6 +62,10 @@ class Restorer:
         """Those of one tier."""
         return sum(live.rank == rank for live in self.aside)
 
+    def num_aside_tokens_of(self, rank: int) -> int:
+        """Their prompt and output tokens."""
+        return sum(live.num_tokens for live in self.aside if live.rank == rank)
+
     def without_loading(self, lives: list[LiveRequest]) -> list[LiveRequest]:
         """Those whose sequence is complete. The very list where nobody's is being loaded."""
         return [live for live in lives if live not in self._loads] if self._loads else lives

@@ -25,6 +25,7 @@ from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus, Yield
 from ultrafast.kv.ledger import KvUsage
 from ultrafast.kv.run import FoundRun
 from ultrafast.sched import outcome
+from ultrafast.sched.beside import Beside
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.gate import Gate
 from ultrafast.sched.interruption import is_worth_it
@@ -82,11 +83,8 @@ class Scheduler:
 
     @property
     def top_rank(self) -> int | None:
-        """Urgency of the most urgent request that a step can do something for (not those that wait for the disk); None = none."""
-        state = self._state
-        head = state.waiting.head()
-        ranks = [live.urgency for live in state.holders]
-        return min([*ranks, head.rank] if head is not None else ranks, default=None)
+        """See `SchedulerState.top_rank`."""
+        return self._state.top_rank
 
     @property
     def kv_usage(self) -> KvUsage:
@@ -101,6 +99,15 @@ class Scheduler:
     def step_times(self) -> StepTimes:
         """How long steps of decodes take; a warm-up may feed it too."""
         return self._state.drafting.times
+
+    def share_queues_with(self, other: Scheduler) -> None:
+        """Judge newcomers by the other one's queues and work too: both run on one machine, in turn."""
+        self._gate.beside = Beside(other._state)
+
+    def stood_by(self, duration_s: float, now: float) -> None:
+        """The other one had the machine for so long: who waits here has waited."""
+        state = self._state
+        state.drain.step_finished(duration_s, [0] * len(state.limits.tiers), state.waiting.nums(), now)
 
     def observe_draft_passes(self, passes: Sequence[DraftPass]) -> None:
         """Learn how long the draft model takes; a warm-up may tell."""
@@ -121,7 +128,7 @@ class Scheduler:
         live = self._live(request)
         live.max_length = min(live.max_length, limits.max_request_tokens, limits.kv_capacity_tokens + 1)
         self._state.live[request.request_id] = live
-        error = self._why_never(live)
+        error = limits.why_never(live.num_prompt)
         if error:
             self._state.finish(live, FinishReason.ERROR, now, error)
         elif live.num_tokens >= live.max_length:
@@ -134,10 +141,12 @@ class Scheduler:
     def answer(self, request: Request, now: float) -> RequestFinished:
         """Answer an inquiry: REJECT when such a request would be refused now, else ABORT.
 
-        Touches no request and no event: it may be asked while a step runs.
+        Touches no request and no event: it may be asked while a step runs. Who is refused comes no further: it has arrived here.
         """
         live = self._live(request)
         verdict = self._gate.judge(live, now)
+        if verdict.is_refused:
+            self._state.reservations.arrived(live, now)
         reason = FinishReason.REJECT if verdict.is_refused else FinishReason.ABORT
         why = verdict.reason if verdict.is_refused else None
         return live.finished_event(reason, now, None, why, verdict.retry_after_s)
@@ -295,11 +304,3 @@ class Scheduler:
         state.drain.step_finished(duration_s, state.num_started, waiting, now)
         state.num_started = [0] * len(waiting)
         state.last_step_s = duration_s
-
-    def _why_never(self, live: LiveRequest) -> str | None:
-        limits = self._state.limits
-        num_prompt = live.request.num_prompt_tokens
-        limit = min(limits.max_request_tokens - 1, limits.kv_capacity_tokens)
-        if num_prompt > limit:
-            return f"The prompt has {num_prompt} tokens; this engine can take at most {limit}."
-        return None

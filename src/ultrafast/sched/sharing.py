@@ -39,6 +39,10 @@ class Followers:
         """Parked requests of one tier. O(parked)."""
         return sum(live.rank == rank for live in self._leader_of)
 
+    def num_tokens_of(self, rank: int) -> int:
+        """Prompt and output tokens of the parked of one tier. O(parked)."""
+        return sum(live.num_tokens for live in self._leader_of if live.rank == rank)
+
     def num_at_least_as_urgent(self, rank: int) -> int:
         """Parked requests that hold a place before one of this rank. O(parked)."""
         return sum(live.rank <= rank for live in self._leader_of)

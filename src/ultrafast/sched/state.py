@@ -116,6 +116,18 @@ class SchedulerState:
         """Requests of one tier without a place: those that wait for a prefix or for the disk, too."""
         return self.waiting.num_of(rank) + self.followers.num_of(rank) + self.restorer.num_aside_of(rank)
 
+    def num_queued_tokens(self, rank: int) -> int:
+        """Prompt and output tokens of those whom `num_queued` counts."""
+        parked, aside = self.followers.num_tokens_of(rank), self.restorer.num_aside_tokens_of(rank)
+        return self.waiting.num_tokens_of(rank) + parked + aside
+
+    @property
+    def top_rank(self) -> int | None:
+        """Urgency of the most urgent request that a step can do something for (not those that wait for the disk); None = none."""
+        head = self.waiting.head()
+        ranks = [live.urgency for live in self.holders]
+        return min([*ranks, head.rank] if head is not None else ranks, default=None)
+
     @property
     def num_waiting(self) -> list[int]:
         """Queued requests, by rank."""

@@ -13,6 +13,11 @@ _MESSAGES = {
     DropReason.SLO_AT_RISK: "The first token would come later than the objective that you insist on.",
 }
 
+_COME_BACK = (
+    "come back after retry-after-ms with the header x-stainless-retry-count: 1, as OpenAI's libraries do: whoever says so finds "
+    "room that newcomers have to leave"
+)
+
 
 def refusal(finished: RequestFinished, slo: RequestSlo = TIER_SLO) -> UltrafastError:
     """Return the error for a request that was refused or expired. `slo`: what it asked for beyond its tier."""
@@ -30,7 +35,7 @@ def refusal(finished: RequestFinished, slo: RequestSlo = TIER_SLO) -> UltrafastE
     else:
         waited_s = finished.finished_s - finished.arrival_s
         message = _MESSAGES[reason].format(tier=finished.tier.value, waited_s=waited_s)
-        hint = None
+        hint = _COME_BACK
         # The shorter of the two limits holds: whoever waited for its own has not waited for the tier's.
         if reason is DropReason.QUEUE_TIMEOUT and slo.queue_ttl_s is not None and waited_s >= slo.queue_ttl_s:
             message = f"The request waited for a place as long as its own x-queue-ttl-ms allows: {slo.queue_ttl_s * 1000:g} ms."

@@ -97,6 +97,18 @@ def test_a_single_request_reserves_nothing() -> None:
     assert reservations.report() == ()
 
 
+def test_a_refused_inquiry_counts_as_one_that_came_and_says_nothing_of_its_size() -> None:
+    reservations = Reservations(LIMITS, _cost())
+    inquiry = LiveRequest(Request("i", (0,), SamplingParams(max_tokens=16), ULTRA, is_inquiry=True), 1)
+    reservations.arrived(_live(ULTRA), 0.0)
+    for second in range(1, 60):
+        reservations.arrived(inquiry, float(second))
+    reservations.update(60.0)
+    (said,) = reservations.report()
+    assert said.num_likely >= 5
+    assert said.num_kv_tokens == said.num_likely * (100 + 20)
+
+
 def test_the_least_urgent_tier_reserves_nothing() -> None:
     reservations = Reservations(LIMITS, _cost())
     _arrive(reservations, FLEX, every_s=0.5, until_s=60.0)

@@ -39,6 +39,7 @@ async def test_a_refusal_says_why_and_when_to_come_back(reason: DropReason) -> N
     if isinstance(caught.value, OverloadedError):
         assert caught.value.retry_after_s == 2.5
         assert caught.value.code == ("queue_timeout" if reason is DropReason.QUEUE_TIMEOUT else "slow_down")
+        assert "x-stainless-retry-count: 1" in (caught.value.hint or ""), "what only Retry-After does not tell"
     else:
         assert caught.value.code == "sla_unavailable"
 
