@@ -55,7 +55,11 @@ def _request(rng: random.Random, name: str, simulation: Simulation) -> Request:
         arrival_s=simulation.clock(),
         salt=rng.choice(["", "", "", "tenant"]),
         use_cache=rng.random() < 0.9,
-        slo=RequestSlo(ttft_s=rng.choice([None, 0.5, 20.0]), is_strict=rng.random() < 0.1),
+        slo=RequestSlo(
+            ttft_s=rng.choice([None, 0.5, 20.0]),
+            is_strict=rng.random() < 0.1,
+            execution_ttl_s=rng.uniform(0.01, 1.0) if rng.random() < 0.1 else None,
+        ),
     )
 
 
