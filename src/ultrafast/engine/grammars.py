@@ -179,7 +179,7 @@ class GrammarCompiler:
 
     def _deadline_s(self, request: Request, rank: int) -> float | None:
         """As in the scheduler's queue, where it goes on to count."""
-        if request.had_place or request.is_pinned:
+        if request.had_place or request.is_internal:
             return None
         ttl_s, own_s = self._policies[rank].queue_ttl_s, request.slo.queue_ttl_s
         return request.arrival_s + (ttl_s if own_s is None else min(ttl_s, own_s))

@@ -39,7 +39,7 @@ class ExecutionDeadlines:
         """A request got its first place; `limit_s` is its tier's limit, seconds, which it may have shortened."""
         own_s, placed_s = live.request.slo.execution_ttl_s, live.request.placed_s
         limits_s = [limit for limit in (limit_s, own_s) if limit is not None]
-        if limits_s and not live.request.is_pinned:
+        if limits_s and not live.request.is_internal:
             heappush(self._heap, ((now if placed_s is None else placed_s) + min(limits_s), live.order, live.request_id))
 
     def pop_due(self, lives: Mapping[str, LiveRequest], now: float) -> Iterator[LiveRequest]:
