@@ -29,13 +29,18 @@ def words(rng: random.Random, count: int) -> str:
 
 
 def chat_body(system: str, user: str, max_tokens: int, **fields: Any) -> dict[str, Any]:
-    """A streaming greedy chat request that produces exactly `max_tokens` tokens on servers that know `ignore_eos`."""
+    """A streaming greedy chat request that produces exactly `max_tokens` tokens on servers that know `ignore_eos`.
+
+    llama-server forbids end tokens then, ours (as vLLM) lets them pass without text, unless `min_tokens` forbids them: so the
+    servers produce the same.
+    """
     return {
         "model": MODEL_NAME,
         "messages": [{"role": "system", "content": system}, {"role": "user", "content": user}],
         "max_tokens": max_tokens,
         "temperature": 0,
         "ignore_eos": True,
+        "min_tokens": max_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
         **fields,
