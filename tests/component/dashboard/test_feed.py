@@ -112,7 +112,7 @@ async def test_frames_follow_one_another() -> None:
         while 2 not in steps:
             frame = await watcher.frame()
             steps += [row[0] for row in frame["steps"]]
-        assert frame["tiers"][3]["outcomes"] == [0, 0, 0, 0, 1]
+        assert frame["tiers"][3]["outcomes"] == [0, 0, 0, 0, 0, 1]
         await watcher.close()
         await until(lambda: setup.feed.num_watchers == 0)
 
