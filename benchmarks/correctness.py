@@ -173,7 +173,8 @@ async def _leave_on_disk(url: str, bodies: Sequence[Body]) -> None:
         for body in bodies:
             _checked(await client.ask(body))
         while True:
-            host, disk = (level["num_tokens"] for level in json.loads((await client.get("/admin/cache")).body)["levels"])
+            levels = json.loads((await client.get("/admin/cache")).body)["levels"]
+            _, host, disk = (level["num_tokens"] for level in levels)
             if host == disk > 0:
                 return
             await asyncio.sleep(0.05)
