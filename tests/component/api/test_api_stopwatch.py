@@ -18,7 +18,6 @@ import pytest
 from tests.component.api.edge import HELLO, Setup, listening, make, until
 from tests.component.api.fake_service import Call, started
 
-from ultrafast.observe.loop_lag import INTERVAL_S
 from ultrafast.serving.contract import ChoiceFinished, Completed, Delta, ServingEvent, Timings, Usage
 
 PATH = "/v1/chat/completions"
@@ -28,6 +27,7 @@ PAUSE_S = 0.2
 QUEUE_S, COMPUTE_S, OUTPUT_S = 0.15, 0.3, 0.15
 NUM_ATTEMPTS = 4
 SHARE, SLACK_S = 0.05, 0.02
+INTERVAL_S = 0.1
 BLOCK_S = 0.5
 MORE_THAN_BUFFERS = "x" * 8_000_000
 
@@ -112,7 +112,8 @@ async def test_the_four_parts_sum_to_what_the_client_sees() -> None:
         assert attempts[-1].is_near, attempts
 
 
-async def test_a_loop_that_stands_still_before_the_first_byte_shows_as_lag() -> None:
+async def test_a_loop_that_stands_still_before_the_first_byte_shows_as_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ultrafast.observe.loop_lag.INTERVAL_S", INTERVAL_S)
     setup = make({"m": slow})
     async with listening(setup) as port:
         attempts = []
