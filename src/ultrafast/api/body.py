@@ -10,6 +10,7 @@ from ultrafast.api.header_text import header_text
 
 _DISCARD_LIMIT_BYTES = 64 * 1024 * 1024
 _DISCARD_TIMEOUT_S = 5.0
+_MAX_LENGTH_DIGITS = 18
 
 
 async def read_body(exchange: Exchange, max_body_bytes: int, timeout_s: float) -> bytes:
@@ -57,7 +58,9 @@ def _check_headers(exchange: Exchange, max_body_bytes: int) -> None:
         raise ApiError(411, "length_required", "The request has no body.", hint="send a JSON body with a content-length")
     if b"transfer-encoding" in headers and headers[b"transfer-encoding"].strip().lower() != b"chunked":
         raise ApiError(415, "unsupported_encoding", "The only transfer-encoding is chunked.", hint="send the body as it is")
-    if length is not None and length.isdigit() and int(length) > max_body_bytes:
+    # Not `int` of whatever comes: Python refuses to read thousands of digits, zeros in front of a number included.
+    digits = (length or b"").lstrip(b"0")
+    if digits.isdigit() and (len(digits) > _MAX_LENGTH_DIGITS or int(digits) > max_body_bytes):
         raise _too_large(max_body_bytes)
     content_type, encoding = headers.get(b"content-type", b""), headers.get(b"content-encoding")
     if content_type != b"application/json" or encoding is not None:

@@ -18,6 +18,13 @@ from typing import Any
 from urllib.parse import unquote
 
 _CONTAINERS = ("object", "array")
+_MAX_LOOKS = 200_000
+"""Parts of a schema to look at: some tenths of a second. References that lead to each other are followed again and again."""
+_MAX_INDEX_DIGITS = 9
+
+
+class TooEntangledError(ValueError):
+    """Telling whether the schema ends would take too long."""
 
 
 def is_endless(schema: Mapping[str, Any]) -> bool:
@@ -25,24 +32,40 @@ def is_endless(schema: Mapping[str, Any]) -> bool:
 
     Raises:
         RecursionError: the schema is nested too deeply to look at.
+        TooEntangledError: its references lead to each other in too many ways.
     """
+    budget = _Budget()
     targets = {reference: _target(schema, reference) for reference in _references(schema)}
     ending: set[str] = set()
     grows = bool(targets)
     while grows:
-        found = {name for name, target in targets.items() if name not in ending and _Judge(targets, ending).ends(target)}
+        found = {name for name, target in targets.items() if name not in ending and _Judge(targets, ending, budget).ends(target)}
         ending |= found
         grows = bool(found)
-    return not _Judge(targets, ending).ends(schema)
+    return not _Judge(targets, ending, budget).ends(schema)
+
+
+class _Budget:
+    """Of one schema, for all passes over it."""
+
+    def __init__(self) -> None:
+        self._num_left = _MAX_LOOKS
+
+    def look(self) -> None:
+        self._num_left -= 1
+        if self._num_left < 0:
+            raise TooEntangledError(f"more than {_MAX_LOOKS} parts to look at")
 
 
 class _Judge:
     """Says whether a schema ends, when of all `targets` only those in `ending` do."""
 
-    def __init__(self, targets: Mapping[str, Any], ending: set[str]) -> None:
+    def __init__(self, targets: Mapping[str, Any], ending: set[str], budget: _Budget) -> None:
+        self._look = budget.look
         self._open = targets.keys() - ending
 
     def ends(self, schema: Any) -> bool:
+        self._look()
         if not isinstance(schema, dict):
             return True  # `true`; and `false` is the library's to refuse
         reference = schema.get("$ref")
@@ -126,8 +149,13 @@ def _target(schema: Any, reference: str) -> Any:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict):
             node = node.get(name)
-        elif isinstance(node, list) and name.isdigit() and int(name) < len(node):
-            node = node[int(name)]
+        elif isinstance(node, list) and (index := _index(name)) is not None and index < len(node):
+            node = node[index]
         else:
             return None
     return node
+
+
+def _index(name: str) -> int | None:
+    """The number that a step into an array is; RFC 6901 knows ASCII digits only."""
+    return int(name) if name.isascii() and name.isdigit() and len(name) <= _MAX_INDEX_DIGITS else None

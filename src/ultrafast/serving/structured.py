@@ -14,7 +14,7 @@ from llguidance import LLMatcher
 
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.serving.contract import ResponseFormat
-from ultrafast.serving.endless_schemas import is_endless
+from ultrafast.serving.endless_schemas import TooEntangledError, is_endless
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -91,6 +91,13 @@ def check_ends(schema: str, param: str) -> None:
         endless = is_endless(json.loads(schema))
     except RecursionError as error:
         raise InvalidRequestError(f"{param}: the schema is nested too deeply", param=param) from error
+    except TooEntangledError as error:
+        raise InvalidRequestError(
+            f"{param}: the schema's references lead to each other in too many ways",
+            code="invalid_json_schema",
+            param=param,
+            hint="write out what is referred to, or refer to it by one name",
+        ) from error
     if endless:
         raise InvalidRequestError(
             f"{param}: the schema cannot be satisfied: it requires itself again and again, and no value of finite depth matches",

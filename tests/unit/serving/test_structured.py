@@ -9,7 +9,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.serving import structured
 from ultrafast.serving.contract import ResponseFormat
-from ultrafast.serving.endless_schemas import is_endless
+from ultrafast.serving.endless_schemas import TooEntangledError, is_endless
 
 
 class ByteVocabulary:
@@ -168,6 +168,31 @@ def test_a_long_chain_of_references_is_followed_to_its_end() -> None:
     links = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(200)}
     assert not is_endless({"$ref": "#/$defs/d0", "$defs": {**links, "d200": {"type": "null"}}})
     assert is_endless({"$ref": "#/$defs/d0", "$defs": {**links, "d200": {"$ref": "#/$defs/d7"}}})
+
+
+def test_references_that_are_followed_again_and_again_cost_a_bounded_time() -> None:
+    """A hundred spellings of one reference, each to a wide node at the start of a long chain: minutes without a bound."""
+    name, length = "biggest", 90
+
+    def spelled(number: int) -> str:
+        return "".join(f"%{ord(letter):02x}" if number >> bit & 1 else letter for bit, letter in enumerate(name))
+
+    chain: dict[str, Any] = {f"c{i}": {"$ref": f"#/$defs/c{i + 1}"} for i in range(length)}
+    chain[f"c{length}"] = {"type": "integer"}
+    chain[name] = {"allOf": [*({} for _ in range(2000)), {"$ref": "#/$defs/c0"}]}
+    schema = {"$defs": chain, "anyOf": [{"$ref": f"#/$defs/{spelled(number)}"} for number in range(1, 101)]}
+    with pytest.raises(TooEntangledError):
+        is_endless(schema)
+    with pytest.raises(InvalidRequestError, match="too many ways") as refused:
+        structured.grammar_for(ResponseFormat("json_schema", schema))
+    assert refused.value.code == "invalid_json_schema"
+
+
+@pytest.mark.parametrize("index", ["²", "1" * 5000, "٣"])
+def test_a_reference_to_no_index_is_refused_not_raised(index: str) -> None:
+    schema = {"anyOf": [{"type": "integer"}], "$ref": f"#/anyOf/{index}"}
+    with pytest.raises(InvalidRequestError):
+        structured.grammar_for(ResponseFormat("json_schema", schema))
 
 
 def test_deep_schema_is_refused() -> None:

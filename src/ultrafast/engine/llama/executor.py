@@ -124,7 +124,7 @@ class LlamaExecutor:
         try:
             sampler = SequenceSampler(self._c, request, self.vocab.end_tokens, self._candidates, matcher)
         except GrammarError as error:  # a continued output that no longer fits its grammar
-            raise InvalidRequestError(str(error), code="invalid_grammar") from error
+            raise InvalidRequestError(str(error), code="invalid_json_schema") from error
         self._prepared[request.request_id] = sampler
 
     def begin_request(self, request: Request) -> None:

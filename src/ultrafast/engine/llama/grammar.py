@@ -49,7 +49,7 @@ class GrammarCompiler:
         if matcher.is_error():
             raise InvalidRequestError(
                 f"the grammar does not compile: {matcher.get_error()[:200]}",
-                code="invalid_grammar",
+                code="invalid_json_schema",
                 param="response_format",
             )
         started = GrammarMatcher(matcher, self._vocab.size)
