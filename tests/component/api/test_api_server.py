@@ -338,6 +338,16 @@ def refusal_of(answer: bytes, status: int, code: str, request_id: str = "req_") 
     return str(error["request_id"])
 
 
+async def test_a_length_with_thousands_of_zeros_in_front_is_a_number_like_any_other() -> None:
+    """Python refuses to read numbers of so many digits: an error of ours, were it left to itself."""
+    headers = f"connection: close\r\ncontent-type: application/json\r\ncontent-length: {'0' * 5000}2\r\n"
+    setup = make({"m": HELLO})
+    async with listening(setup) as port:
+        answer = await everything(port, head(headers) + b"{}")
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert b"missing_required_parameter" in answer
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status", "code"),
     [
@@ -345,11 +355,6 @@ def refusal_of(answer: bytes, status: int, code: str, request_id: str = "req_") 
         (b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n", 400, "invalid_http"),
         (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400, "invalid_http"),
         (b"GET / HTTP/9.9\r\n\r\n", 400, "invalid_http"),
-        (
-            head(f"content-type: application/json\r\ncontent-length: {'0' * 5000}9\r\n") + b"{}       ",
-            400,
-            "missing_required_parameter",
-        ),
         (head("content-length: 5\r\ntransfer-encoding: chunked\r\n") + b"0\r\n\r\n", 400, "invalid_http"),
         (head("content-length: 5\r\ncontent-length: 6\r\n") + b"123456", 400, "invalid_http"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "invalid_http"),
