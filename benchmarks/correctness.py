@@ -16,7 +16,6 @@ benchmark.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 import tempfile
@@ -26,7 +25,7 @@ from dataclasses import replace
 from benchmarks.client import Answer, Client
 from benchmarks.load import Body
 from benchmarks.options import Options
-from benchmarks.ours import start_ours
+from benchmarks.ours import is_all_on_disk, start_ours
 from benchmarks.prompts import chat_body, unique_chat, words
 from benchmarks.report import Benchmark, Report
 from ultrafast.bench.greedy_run import MARGIN, Agreement, GreedyRun
@@ -172,11 +171,7 @@ async def _leave_on_disk(url: str, bodies: Sequence[Body]) -> None:
     async with Client(url) as client:
         for body in bodies:
             _checked(await client.ask(body))
-        while True:
-            levels = json.loads((await client.get("/admin/cache")).body)["levels"]
-            _, host, disk = (level["num_tokens"] for level in levels)
-            if host == disk > 0:
-                return
+        while not await is_all_on_disk(client):  # noqa: ASYNC110 - there is nothing but asking
             await asyncio.sleep(0.05)
 
 

@@ -15,7 +15,6 @@ The pause after each answer is what a person needs to read it; the server begins
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 import tempfile
@@ -23,7 +22,7 @@ import tempfile
 from benchmarks.client import Answer, Client
 from benchmarks.load import Body
 from benchmarks.options import Options
-from benchmarks.ours import start_ours
+from benchmarks.ours import is_all_on_disk, start_ours
 from benchmarks.prompts import unique_chat
 from benchmarks.report import Benchmark, Report
 from benchmarks.stats import median_interval
@@ -101,7 +100,7 @@ async def _first_turns(url: str, chats: list[Body]) -> list[Body]:
         for chat in chats:
             turns.append(_answered(chat, _checked(await client.ask(chat))))
             await asyncio.sleep(PAUSE_S)
-        while not await _is_all_on_disk(client):  # noqa: ASYNC110 - there is nothing but asking
+        while not await is_all_on_disk(client):  # noqa: ASYNC110 - there is nothing but asking
             await asyncio.sleep(0.05)
     return turns
 
@@ -109,12 +108,6 @@ async def _first_turns(url: str, chats: list[Body]) -> list[Body]:
 async def _next_turns(url: str, turns: list[Body]) -> list[Answer]:
     async with Client(url) as client:
         return [_checked(await client.ask(_asking(turn))) for turn in turns]
-
-
-async def _is_all_on_disk(client: Client) -> bool:
-    levels = json.loads((await client.get("/admin/cache")).body)["levels"]
-    num_tokens = {level["level"]: level["num_tokens"] for level in levels}
-    return bool(num_tokens["host"] == num_tokens["disk"] > 0)
 
 
 async def _hits(url: str) -> dict[str, int]:

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.client import Client
 from benchmarks.options import Options
 from benchmarks.processes import RunningServer, start_process
 from benchmarks.prompts import MODEL_NAME
@@ -61,3 +62,10 @@ def _command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
+
+
+async def is_all_on_disk(client: Client) -> bool:
+    """Whether everything that host memory holds is on disk, too, and there is something."""
+    levels = json.loads((await client.get("/admin/cache")).body)["levels"]
+    num_tokens = {level["level"]: level["num_tokens"] for level in levels}
+    return bool(num_tokens["host"] == num_tokens["disk"] > 0)

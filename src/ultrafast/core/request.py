@@ -158,6 +158,13 @@ class Request:
     is_deterministic: bool = False
     is_inquiry: bool = False
 
+    def queue_deadline_s(self, tier_ttl_s: float) -> float | None:
+        """When its wait for a first place ends, monotonic seconds; None = it had one, or nobody waits for it."""
+        if self.had_place or self.is_internal:
+            return None
+        own_s = self.slo.queue_ttl_s
+        return self.arrival_s + (tier_ttl_s if own_s is None else min(tier_ttl_s, own_s))
+
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_tokens)

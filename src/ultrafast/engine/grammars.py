@@ -25,10 +25,10 @@ from ultrafast.core.errors import EngineFailedError, InvalidRequestError, Ultraf
 from ultrafast.core.events import DropReason
 from ultrafast.core.request import Request
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
+from ultrafast.sched.drain import MAX_RETRY_S, MIN_RETRY_S
 
 _log = logging.getLogger("ultrafast.engine")
 
-_MIN_RETRY_S, _MAX_RETRY_S = 1.0, 120.0
 _SPREAD = 0.5
 """Refused clients are told a wait that is up to this share longer, so that they do not return as a herd."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -114,7 +114,7 @@ class GrammarCompiler:
         self._pending[request.request_id] = pending
         self._nums[pending.rank] += 1
         self._num_tokens[pending.rank] += request.num_prompt_tokens
-        deadline_s = self._deadline_s(request, pending.rank)
+        deadline_s = request.queue_deadline_s(self._policies[pending.rank].queue_ttl_s)  # it goes on to count in the queue
         if deadline_s is not None:
             heapq.heappush(self._deadlines, (deadline_s, pending.number, request.request_id))
         with self._lock:
@@ -163,9 +163,9 @@ class GrammarCompiler:
         """When a refused client should come back, seconds: when all of its tier and above is compiled, as far as measured."""
         with self._lock:
             compile_s = self._compile_s
-        wait_s = max(_MIN_RETRY_S, sum(self._nums[: self._ranks[tier] + 1]) * compile_s)
+        wait_s = max(MIN_RETRY_S, sum(self._nums[: self._ranks[tier] + 1]) * compile_s)
         self._num_refused += 1
-        return min(_MAX_RETRY_S, wait_s * (1 + _SPREAD * (self._num_refused * _GOLDEN % 1)))
+        return min(MAX_RETRY_S, wait_s * (1 + _SPREAD * (self._num_refused * _GOLDEN % 1)))
 
     def close(self) -> None:
         """Compile nothing more; what has begun ends by itself."""
@@ -176,13 +176,6 @@ class GrammarCompiler:
     def _is_here(self, number: int, request_id: str) -> bool:
         pending = self._pending.get(request_id)
         return pending is not None and pending.number == number
-
-    def _deadline_s(self, request: Request, rank: int) -> float | None:
-        """As in the scheduler's queue, where it goes on to count."""
-        if request.had_place or request.is_internal:
-            return None
-        ttl_s, own_s = self._policies[rank].queue_ttl_s, request.slo.queue_ttl_s
-        return request.arrival_s + (ttl_s if own_s is None else min(ttl_s, own_s))
 
     # -- on the compiler's thread
 

@@ -277,10 +277,9 @@ class Scheduler:
             live.serve_in(verdict.tier, tiers[rank], rank)
         state.waiting.push(live)
         state.restorer.prefetch(live, now)
-        if not (live.request.had_place or live.request.is_internal):
-            ttl_s = tiers[live.rank].queue_ttl_s
-            own_s = live.request.slo.queue_ttl_s
-            state.deadlines.push(live, live.request.arrival_s + (ttl_s if own_s is None else min(ttl_s, own_s)))
+        deadline_s = live.request.queue_deadline_s(tiers[live.rank].queue_ttl_s)
+        if deadline_s is not None:
+            state.deadlines.push(live, deadline_s)
 
     def _expire(self, now: float) -> None:
         """End those that waited as long as they may for a first place, and those that had theirs as long as they may."""
