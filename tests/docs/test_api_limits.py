@@ -17,7 +17,7 @@ LIMITS = {
     "`POST /v1/completions`": f"at most {fields.MAX_PROMPTS} answers",
     "`POST /tokenize`": f"at most {service.MAX_TOKENIZE_CHARS} characters, and at most {special_texts.MAX_UNCUT} special tokens",
     "`POST /detokenize`": f"at most {completion_fields.MAX_DETOKENIZE_TOKENS}",
-    "its JSON": f"at most {parse.MAX_DEPTH} levels deep",
+    "its JSON": f"at most {parse.MAX_DEPTH} levels deep and has at most {parse.MAX_CONTAINERS} lists and objects",
     "`messages`": f"1 to {fields.MAX_MESSAGES}",
     "`max_completion_tokens`, `max_tokens`": f"default to {DEFAULT_COMPLETION_TOKENS}",
     "`stop`": f"up to {fields.MAX_STOPS}, 1 to {fields.MAX_STOP_CHARS} characters",
