@@ -12,6 +12,7 @@ import click
 from ultrafast.cli.http_client import ServerClient
 from ultrafast.cli.text_files import read_text_file
 from ultrafast.config.api_keys import admin_key, read_api_keys
+from ultrafast.core.errors import ConfigError
 
 
 class _Clients(NamedTuple):
@@ -63,6 +64,9 @@ def clear(clients: _Clients, keep_disk: bool) -> None:
 def warm(clients: _Clients, files: tuple[Path, ...]) -> None:
     """Compute the KV of system prompts, one per FILE, so that the first request that uses one finds it."""
     texts = {file: read_text_file(str(file), "system prompt") for file in files}
+    for file, text in texts.items():
+        if not text.strip():
+            raise ConfigError(f"There is no system prompt in {file}.", hint="Name files that hold one each.")
     client = clients.first
     model = client.get("/v1/models")["data"][0]["id"]
     for file, text in texts.items():

@@ -16,7 +16,10 @@ import click
 from ultrafast.cli.answer import Answer, receive_answer
 from ultrafast.cli.errors import report
 from ultrafast.cli.http_client import ServerClient, ServerError
+from ultrafast.cli.number_range import NumberRange
 from ultrafast.config.api_keys import read_api_keys
+from ultrafast.core.errors import ConfigError
+from ultrafast.core.tiers import TIER_ALIASES
 
 _HELP = '/reset forgets the conversation, /exit leaves; """ starts and ends a message of several lines; Ctrl-C stops an answer'
 
@@ -24,10 +27,12 @@ _HELP = '/reset forgets the conversation, /exit leaves; """ starts and ends a me
 @click.command()
 @click.option("--url", envvar="ULTRAFAST_URL", default="http://127.0.0.1:8080", show_default=True, help="The running server.")
 @click.option("--model", metavar="NAME", help="Model to ask; the server's first one by default.")
-@click.option("--tier", metavar="TIER", help="Service tier: ultrafast, priority, default or flex.")
+@click.option(
+    "--tier", type=click.Choice(list(TIER_ALIASES)), metavar="TIER", help="Service tier: ultrafast, priority, default or flex."
+)
 @click.option("--system", metavar="TEXT", help="System message.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Longest answer, in tokens.")
-@click.option("--temperature", type=click.FloatRange(0, 2), metavar="T", help="0: always the most likely token.")
+@click.option("--temperature", type=NumberRange(0, 2), metavar="T", help="0: always the most likely token.")
 @click.option(
     "--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="File with the API key; or set ULTRAFAST_API_KEY."
 )
@@ -38,7 +43,7 @@ def chat(url: str, is_json: bool, api_key_file: Path | None, model: str | None, 
     conversation = Conversation(client, model or _first_model(client), system, _request_options(options))
     if sys.stdin.isatty() and sys.stdout.isatty():
         return _talk(conversation, is_json)
-    prompt = sys.stdin.read().strip()
+    prompt = _read_all().strip()
     if not prompt:
         raise click.UsageError("There is no prompt on stdin.")
     _show(conversation, prompt, is_json)
@@ -116,6 +121,17 @@ def _show(conversation: Conversation, prompt: str, is_json: bool) -> None:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _read_all() -> str:
+    try:
+        text = sys.stdin.read()
+        text.encode()  # without a locale Python lets bytes through that are none of UTF-8
+    except UnicodeError as error:
+        raise ConfigError(
+            "The prompt on stdin is not UTF-8 text.", hint="Convert it first, for example with `iconv -f latin1 -t utf-8`."
+        ) from error
+    return text
 
 
 def _read_message() -> str:

@@ -20,6 +20,7 @@ from ultrafast.bench.records import Run
 from ultrafast.cli.bench_options import bench_options, given_load_options
 from ultrafast.cli.compare_live import Measured, measure_configurations, measure_urls
 from ultrafast.cli.compare_serve import is_serving, serve_options
+from ultrafast.cli.number_range import NumberRange
 from ultrafast.cli.verdict_command import VerdictCommand
 from ultrafast.core.errors import ConfigError
 
@@ -42,9 +43,9 @@ _LIVE_ONLY = {"a_options": "--a", "b_options": "--b", "runs": "--runs", "result_
 @click.option("--figure", "figures", multiple=True, metavar="NAME", help="ttft:p99, jitter, throughput, ...; repeatable.")
 @click.option("--tier", metavar="TIER", help="Compare the requests of this tier only.")
 @click.option(
-    "--margin", type=click.FloatRange(0.1, 100), default=5.0, show_default=True, metavar="%", help="Change that does not matter."
+    "--margin", type=NumberRange(0.1, 100), default=5.0, show_default=True, metavar="%", help="Change that does not matter."
 )
-@click.option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True, help="Of the intervals.")
+@click.option("--confidence", type=NumberRange(0.5, 0.9999), default=0.95, show_default=True, help="Of the intervals.")
 @click.option(
     "--min-runs", type=click.IntRange(min=1), default=MIN_RUNS, show_default=True, metavar="N", help="Fewer decide nothing."
 )

@@ -29,6 +29,7 @@ from ultrafast.bench.session import BenchSpec
 from ultrafast.cli.bench_options import bench_options, given_load_options, spec_from_options
 from ultrafast.cli.bench_view import measure_with_view
 from ultrafast.cli.errors import report as report_error
+from ultrafast.cli.number_range import NumberRange
 from ultrafast.cli.out_file import OutFile
 from ultrafast.cli.verdict_command import VerdictCommand
 from ultrafast.core.errors import ConfigError, UltrafastError
@@ -47,10 +48,10 @@ _TTFT_FLAGS = {"target_p50": "p50", "target_p95": "p95", "target_p99": "p99"}
 @click.option("--slo", type=_PATH, metavar="FILE", help="Targets per tier from TOML; the server's settings file is one.")
 @click.option("--from-result", type=_PATH, metavar="FILE", help="Judge a saved run instead of sending requests.")
 @click.option(
-    "--confidence", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True, help="1 - chance of a wrong verdict."
+    "--confidence", type=NumberRange(0.5, 0.9999), default=0.95, show_default=True, help="1 - chance of a wrong verdict."
 )
 @click.option(
-    "--max-error-rate", type=click.FloatRange(0, 100), default=1.0, show_default=True, metavar="%", help="Tolerated failures."
+    "--max-error-rate", type=NumberRange(0, 100), default=1.0, show_default=True, metavar="%", help="Tolerated failures."
 )
 @click.option("--inconclusive", type=click.Choice(["fail", "warn"]), default="fail", show_default=True, help="warn: exit with 0.")
 @click.option("--accept", multiple=True, metavar="CODE", help="Judge in spite of this pre-check; repeatable.")

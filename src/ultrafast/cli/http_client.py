@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from ultrafast.core.errors import UltrafastError
+from ultrafast.core.errors import ConfigError, UltrafastError
 
 CONNECT_TIMEOUT_S = 10.0
 _SILENCE_TIMEOUT_S = 120.0
@@ -31,13 +31,14 @@ class ServerClient:
     """Talks to one server. A new connection per request: a chat has few, and an aborted one cannot be reused.
 
     `flag` is the option of the command that names the server, for hints.
+
+    Raises:
+        ConfigError: the URL is none, or not one of HTTP.
     """
 
     def __init__(self, url: str, api_key: str | None = None, *, flag: str = "--url") -> None:
         self._flag = flag
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ServerError(f"{url!r} is not an HTTP URL.", hint="Write it like http://127.0.0.1:8080.")
+        parts = _split_url(url)
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._is_tls = parts.scheme == "https"
         self._netloc = parts.netloc.rpartition("@")[2]
@@ -108,6 +109,18 @@ class ServerClient:
                 hint=f"Is the server running? Start it with `ultrafast serve`, or name another one with {self._flag}.",
             ) from error
         return response
+
+
+def _split_url(url: str) -> SplitResult:
+    hint = "Write it like http://127.0.0.1:8080."
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        parts.port  # noqa: B018 - read to be checked
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is not an HTTP URL: {error}.", hint=hint) from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{url!r} is not an HTTP URL.", hint=hint)
+    return parts
 
 
 def read_events(response: http.client.HTTPResponse) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ultrafast.cli.number_range import NumberRange
 from ultrafast.cli.options import load_from_options, settings_options
 from ultrafast.config.settings import Settings
 from ultrafast.core.tiers import ServiceTier
@@ -34,7 +35,7 @@ def monitoring() -> None:
 def _slo_option(command: _Command) -> _Command:
     return click.option(
         "--slo-percent",
-        type=click.FloatRange(_MIN_SLO_PERCENT, 100, max_open=True),
+        type=NumberRange(_MIN_SLO_PERCENT, 100, max_open=True),
         default=DEFAULT_SLO_PERCENT,
         show_default=True,
         metavar="PERCENT",

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -54,7 +54,7 @@ def load_settings(environ: Mapping[str, str], config_file: Path | None = None, f
     file_layer = read_file_layer(config_file) if config_file else {}
     for layer in (file_layer, read_env_layer(environ), flags or {}):
         _refuse_unknown_keys(layer)
-        merged.update({dotted: _with_list(dotted, given) for dotted, given in layer.items()})
+        merged.update({dotted: _read_text(dotted, given) for dotted, given in layer.items()})
     settings = _validate(merged)
     check_consistency(settings, {dotted: given.origin for dotted, given in merged.items()})
     origins = {dotted: merged[dotted].origin if dotted in merged else "default" for dotted in SETTING_KEYS}
@@ -106,9 +106,15 @@ def _refuse_unknown_keys(layer: Layer) -> None:
             raise unknown_setting(dotted, given)
 
 
-def _with_list(dotted: str, given: Given) -> Given:
-    """Read a list that was given as text: it is written as JSON."""
-    if get_origin(SETTING_KEYS[dotted].field.annotation) is not tuple or not isinstance(given.value, str):
+def _read_text(dotted: str, given: Given) -> Given:
+    """Read what was given as text and is none: a list is written as JSON, a number as everywhere but in Python (`1_000`)."""
+    annotation = SETTING_KEYS[dotted].field.annotation
+    if not isinstance(given.value, str):
+        return given
+    kinds = get_args(annotation) or (annotation,)
+    if "_" in given.value and str not in kinds and (int in kinds or float in kinds):
+        raise value_error(dotted, given, "in digits only")
+    if get_origin(annotation) is not tuple:
         return given
     try:
         items = json.loads(given.value)

@@ -84,8 +84,8 @@ class _Judge:
             return True
         given = schema.get("type")
         types = [given] if isinstance(given, str) else given
-        # Without a type (or with one that is none) a number would do.
-        if not isinstance(types, list) or any(kind not in _CONTAINERS for kind in types):
+        # Without a type (or with one that is none) a number would do; what no type at all is allowed is the library's to refuse.
+        if not isinstance(types, list) or not types or any(kind not in _CONTAINERS for kind in types):
             return True
         return ("object" in types and self._object_ends(schema)) or ("array" in types and self._array_ends(schema))
 

@@ -37,7 +37,11 @@ class Tokenizer(Protocol):
     def metadata(self) -> Mapping[str, str]: ...
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Text to token ids. `parse_special` turns the text of control tokens into these tokens: for trusted text only."""
+        """Text to token ids. `parse_special` turns the text of control tokens into these tokens: for trusted text only.
+
+        Raises:
+            InvalidRequestError: the text would take too long.
+        """
         ...
 
     def special_text(self, token: int) -> str:

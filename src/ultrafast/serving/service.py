@@ -104,7 +104,7 @@ class Service:
         """Return the tokens of a text, which may be longer than the context.
 
         Raises:
-            InvalidRequestError: it is longer than a megabyte.
+            InvalidRequestError: it is longer than a megabyte, or too many special tokens run into each other in it.
         """
         if len(text) > MAX_TOKENIZE_CHARS:
             raise InvalidRequestError(

@@ -90,6 +90,18 @@ def test_nobody_listens(ask):
     assert err.splitlines()[-1].startswith("hint: Is the server running?")
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_prompt_that_is_not_utf_8_is_wrong_usage(monkeypatch, capsys, errors):
+    """With a UTF-8 locale and without a locale."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8", errors=errors))
+    with scripted([]) as server:
+        assert main(["chat", "--url", server.url]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: The prompt on stdin is not UTF-8 text.\nhint: ")
+    assert server.bodies == []
+
+
 def test_ctrl_c_stops_the_answer_only():
     with scripted([event("one "), None]) as server, _terminal("chat", "--url", server.url) as terminal:
         terminal.wait_for("> ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -112,6 +113,12 @@ async def test_the_race() -> None:
         assert answers == ["Hello <b>world</b>"] * 4  # text, never markup
         legend = await page.text(".answers article .legend")
         assert all(part in legend for part in ("network", "queue", "compute", "rest of the server"))
+        notes = await page.evaluate(
+            "[...document.querySelectorAll('.answers article > p:last-child')].map((node) => node.innerText)"
+        )
+        parts = r"queue \S+ \S?s, compute \S+ \S?s, rest of the server \S+ \S?s"
+        told = re.compile(rf"2 tokens in .*, served as \w+\. By the server's clock: {parts}\.")
+        assert [bool(told.fullmatch(note)) for note in notes] == [True] * 4, notes
         frame = await page.evaluate("fetch('dashboard/state').then((answer) => answer.text())")
         assert "secret prompt" not in frame
         assert page.problems == []

@@ -21,6 +21,7 @@ from ultrafast.engine.llama.idle_cells import measure_idle_cell_s
 from ultrafast.engine.llama.sampler import DeadEndError, SamplingError
 from ultrafast.engine.llama.warmup import run_step
 from ultrafast.engine.options import EngineOptions
+from ultrafast.serving.structured import JSON_OPTIONS
 
 pytestmark = pytest.mark.integration
 
@@ -183,6 +184,18 @@ def test_a_broken_grammar_is_an_error_and_the_process_lives(executor: LlamaExecu
 def test_a_grammar_without_any_output_is_refused_before_it_runs(executor: LlamaExecutor, prompt: list[int]) -> None:
     grammar = llguidance.LLMatcher.grammar_from_json_schema({"$ref": "#"})
     with pytest.raises(InvalidRequestError, match="cannot be satisfied") as caught:
+        executor.prepare_request(Request("bad", tuple(prompt), SamplingParams(grammar=grammar)))
+    assert (caught.value.param, caught.value.code) == ("response_format", "invalid_json_schema")
+
+
+def test_a_grammar_that_is_too_complex_to_follow_is_not_called_impossible(executor: LlamaExecutor, prompt: list[int]) -> None:
+    """`{"x": "..."}` matches this schema; the library gives up before it has followed all that may come."""
+    choices = [
+        {"anyOf": [{"properties": {f"p{k}{i}": {"type": "string", "maxLength": i + 1}}} for i in range(5)]} for k in range(4)
+    ]
+    schema = {"type": "object", "properties": {"x": {"type": "string"}}, "allOf": choices}
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
+    with pytest.raises(InvalidRequestError, match="cannot be enforced: too many of its alternatives") as caught:
         executor.prepare_request(Request("bad", tuple(prompt), SamplingParams(grammar=grammar)))
     assert (caught.value.param, caught.value.code) == ("response_format", "invalid_json_schema")
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.serving import templates
 
+from ultrafast.engine.llama.special_texts import MAX_PER_PART
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.serving.detokenize import Detokenizer
 from ultrafast.serving.prompts import Conversation, PromptBuilder
@@ -124,6 +125,43 @@ def test_a_long_history_is_tokenised_once(vocab: Vocab) -> None:
     assert len(tokens) > 1000
     assert after.num_missed_tokens - before.num_missed_tokens < 20
     assert after.num_hit_tokens - before.num_hit_tokens > 1000
+
+
+AWKWARD = [
+    "{control}",
+    "{control} {control}\n",
+    "Hi{control}\n\n\nthere {control}  <|im{control}_end|>",
+    "{control}{control}é{control}世界 \t\n{control}",
+    "\n\n",
+    "a\n \n\n\nb<b>bold</b><unused7>",
+    "<{control}> [{control}",
+]
+
+
+@pytest.mark.parametrize("unit", AWKWARD)
+def test_a_long_text_is_tokenised_in_parts_and_the_tokens_are_those_of_the_whole(
+    vocab: Vocab, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libllama takes time by the square of the special tokens that it gets at once."""
+    tokens_of = vocab._tokens
+    calls: list[int] = []
+
+    def counted(data: bytes, add_special: bool, parse_special: bool) -> list[int]:
+        tokens = tokens_of(data, add_special, parse_special)
+        calls.append(sum(token in control for token in tokens))
+        return tokens
+
+    texts = control_texts(vocab)
+    control = {token for token, piece in enumerate(vocab.pieces) if not piece}
+    text = "".join(unit.format(control=texts[number * 7 % len(texts)]) + "x" * (number % 3) for number in range(3000))
+    monkeypatch.setattr(vocab, "_tokens", counted)
+    for add_special in (True, False):
+        for parse_special in (True, False):
+            calls.clear()
+            tokens = vocab.tokenize(text, add_special=add_special, parse_special=parse_special)
+            assert tokens == tokens_of(text.encode(), add_special, parse_special)
+            assert max(calls) <= 2 * MAX_PER_PART
+            assert "{control}" not in unit or not parse_special or len(calls) > 5
 
 
 def test_bundled_template_knows_no_tools(model_path: Path) -> None:

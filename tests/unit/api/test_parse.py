@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from ultrafast.api.chat_fields import ChatRequest
 from ultrafast.api.completion_fields import CompletionRequest, DetokenizeRequest, TokenizeRequest, split_prompts
 from ultrafast.api.errors import ApiError, describe, error_body
 from ultrafast.api.options import generation_options
-from ultrafast.api.parse import MAX_DEPTH, is_deeper, parse_body
+from ultrafast.api.parse import MAX_CONTAINERS, MAX_DEPTH, is_deeper, parse_body
 from ultrafast.api.unsupported import refuse_unsupported
 
 GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "tokens": [1]}
@@ -45,6 +47,75 @@ def parse_or_refuse(body: bytes, kind: Any) -> None:
     if error is not None:
         assert error.status == 400
         assert json.loads(error_body(error, "id"))["error"]["message"]
+
+
+LONG = "7" * 5000
+"""More than any parser makes an integer of."""
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (LONG, math.inf),
+        (f"-{LONG}", -math.inf),
+        (f"[1,-{LONG},{LONG} ,2.5]", [1, -math.inf, math.inf, 2.5]),
+        (f"1.{LONG}", float(f"1.{LONG}")),
+        (f"{LONG}e-5000", float(f"{LONG}e-5000")),
+        (f"{LONG}.5E-5000", float(f"{LONG}.5E-5000")),
+        (f"1e-{LONG}", 0.0),
+        (f"1e+{LONG}", math.inf),
+        (f'"{LONG}"', LONG),
+        (f'["\\"{LONG}",{LONG}]', [f'"{LONG}', math.inf]),
+        (f'["\\\\",{LONG},"\\\\\\"{LONG}"]', ["\\", math.inf, f'\\"{LONG}']),
+        (f'{{"{LONG}":{LONG}}}', {LONG: math.inf}),
+    ],
+)
+def test_long_numbers_are_read_as_what_they_are_and_strings_stay(text: str, value: Any) -> None:
+    """Beside an integer beyond any range, so that the slow way is taken."""
+    body = '{"model":"m","prompt":"x","other":' + text + f',"more":{LONG}}}'
+    _, plain = parse_body(body.encode(), CompletionRequest)
+    assert plain["other"] == value
+    assert plain["more"] == math.inf
+
+
+@pytest.mark.parametrize("text", [LONG + "x", "0" * 5000, f"+{LONG}", f"{LONG}-1", f'"{LONG}'])
+def test_a_long_number_that_is_not_json_is_refused(text: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_body(('{"model":"m","prompt":"x","other":' + text + "}").encode(), CompletionRequest)
+    assert caught.value.code == "invalid_json"
+
+
+def test_a_million_numbers_beside_one_beyond_any_range_need_no_python_code_each() -> None:
+    body = b'{"model":"m","prompt":"x","other":[' + b"1," * 100_000 + b"1e999]}"
+    num_calls = 0
+
+    def count(*_: Any) -> None:
+        nonlocal num_calls
+        num_calls += 1
+
+    sys.setprofile(count)
+    try:
+        parse_body(body, CompletionRequest)
+    finally:
+        sys.setprofile(None)
+    assert num_calls < 1000
+
+
+def test_the_number_of_lists_and_objects_is_bounded_and_brackets_in_texts_are_none() -> None:
+    def body(other: str) -> bytes:
+        return ('{"model":"m","prompt":"x","other":' + other + "}").encode()
+
+    half = MAX_CONTAINERS // 2
+    for many in (
+        "[" + "[]," * MAX_CONTAINERS + "1]",
+        "[" + '{"a":[]},' * half + "1]",
+        '["' + '\\"' * MAX_CONTAINERS + "[" * MAX_CONTAINERS,
+    ):
+        with pytest.raises(ApiError) as caught:
+            parse_body(body(many), CompletionRequest)
+        assert caught.value.code == "invalid_json"
+    for few in ("[" + "[]," * half + "1]", '"' + '{\\"[' * MAX_CONTAINERS + '"'):
+        parse_body(body(few), CompletionRequest)
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,6 +1,7 @@
 """The commands that need no server: output, exit codes and errors that end with a hint."""
 
 import json
+import os
 
 import pytest
 
@@ -71,6 +72,16 @@ def test_a_typo_in_the_file_ends_with_line_and_nearest_key(capsys, tmp_path, com
         (["serve", "--port", "1", "--set", "server.port=2"], "given twice"),
         (["serve", "--api-key-file", "/nonexistent/keys"], "Cannot read the API key file"),
         (["models", "pull"], "NAME"),
+        (["chat", "--temperature", "nan"], "nan is not a number"),
+        (["chat", "--temperature", "inf"], "not in the range"),
+        (["chat", "--tier", "nope"], "'nope' is not one of 'ultrafast'"),
+        (["chat", "--url", "ftp://x"], "'ftp://x' is not an HTTP URL"),
+        (["chat", "--url", "http://x:1x"], "is not an HTTP URL"),
+        (["chat", "--url", "http://[x"], "is not an HTTP URL"),
+        (["cache", "--url", "ftp://x", "show"], "'ftp://x' is not an HTTP URL"),
+        (["cache", "warm", os.devnull], f"no system prompt in {os.devnull}"),
+        (["monitoring", "rules", "--slo-percent", "nan"], "nan is not a number"),
+        (["config", "--set", "server.port=1_0"], "server.port must be an integer"),
         (["serve", "--model", "x.gguf", "--set", "engine.max_num_running=300"], "at most 200"),
     ],
 )

@@ -147,9 +147,9 @@ def test_a_file_that_is_none_is_said_with_a_hint(tmp_path, capsys, name, content
     assert told[-1].startswith("hint: ")
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "ftp://nowhere"])
-def test_a_server_that_does_not_answer_is_named_by_an_option_that_exists(capsys, url):
-    assert main(["simulate", "--fit", url]) == 1
+@pytest.mark.parametrize(("url", "code"), [("http://127.0.0.1:9", 1), ("ftp://nowhere", 2)])
+def test_a_server_that_does_not_answer_is_named_by_an_option_that_exists(capsys, url, code):
+    assert main(["simulate", "--fit", url]) == code
     hint = capsys.readouterr().err.splitlines()[-1]
     assert hint.startswith("hint: ")
     assert "--url" not in hint

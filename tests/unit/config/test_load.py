@@ -136,6 +136,18 @@ def test_lists_are_given_as_json(is_env):
             load(wrong)
 
 
+@pytest.mark.parametrize(
+    ("dotted", "text"), [("server.port", "1_0"), ("sampling.max_tokens", "1_0"), ("sampling.top_p", "0.1_5")]
+)
+def test_numbers_given_as_text_have_no_underscores(write_toml, dotted, text):
+    """Python would read them, in the code and nowhere else; TOML has them, and they stay."""
+    for environ, flags in (({SETTING_KEYS[dotted].env_name: text}, None), ({}, {dotted: Given(text, "--set")})):
+        with pytest.raises(ConfigError, match=f'{dotted} must be .* \\(in digits only\\); got "{text}"'):
+            load_settings(environ, None, flags)
+    assert load_settings({}, write_toml("[server]\nport = 1_0\n")).settings.server.port == 10
+    assert load_settings({"ULTRAFAST_ENGINE__KV_TYPE_K": "q8_0"}).settings.engine.kv_type_k == "q8_0"
+
+
 def test_broken_toml_names_the_line(write_toml):
     with pytest.raises(ConfigError, match="line 2") as caught:
         load_settings({}, write_toml("[server]\nhost = localhost\n"))

@@ -145,6 +145,13 @@ def test_what_nothing_can_match_is_refused_and_the_message_says_so(bad: dict[str
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("bad", [{"type": []}, {"enum": []}, required("a", {"type": []})])
+def test_what_is_empty_is_not_said_to_require_itself(bad: dict[str, Any]) -> None:
+    assert not is_endless(bad)
+    with pytest.raises(InvalidRequestError, match=r"cannot be satisfied: .*(empty|unsatisfiable)"):
+        structured.grammar_for(schema(bad))
+
+
 @pytest.mark.parametrize(
     ("good", "text"),
     [

@@ -23,8 +23,8 @@ export function address(path) {
   return new URL(path, document.baseURI).href;
 }
 
-/** Yields the data of server-sent events; comments and other fields are skipped. */
-export async function* eventData(body) {
+/** Yields the data of server-sent events; comments go to `onComment`, other fields are skipped. */
+export async function* eventData(body, onComment = () => {}) {
   const decoder = new TextDecoder();
   const reader = body.getReader();
   let rest = "";
@@ -37,6 +37,7 @@ export async function* eventData(body) {
       rest = events.pop();
       for (const event of events) {
         if (event.startsWith("data: ")) yield event.slice(6);
+        else if (event.startsWith(": ")) onComment(event.slice(2));
       }
     }
   } finally {

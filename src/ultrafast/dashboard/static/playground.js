@@ -8,15 +8,24 @@ const PLACES = ["1st", "2nd", "3rd", "4th"];
 /** Ends of the completion ids of our own calls, to mark their lanes. */
 export const mine = new Set();
 
-/** The server's own timing: {queue, prefill, processing} in seconds, null where it is not told. */
+/** A part of a server's timing in seconds, null where it is not told. */
+function told(timing, name) {
+  const found = new RegExp(`${name};dur=([0-9.]+)`).exec(timing);
+  return found ? Number(found[1]) / 1000 : null;
+}
+
+/** The server's own timing of the first token: {queue, prefill, processing} in seconds. */
 function serverTimes(headers) {
   const timing = headers.get("server-timing") ?? "";
-  const read = (name) => {
-    const found = new RegExp(`${name};dur=([0-9.]+)`).exec(timing);
-    return found ? Number(found[1]) / 1000 : null;
-  };
   const processing = headers.get("openai-processing-ms");
-  return { queue: read("queue"), prefill: read("prefill"), processing: processing === null ? null : Number(processing) / 1000 };
+  return { queue: told(timing, "queue"), prefill: told(timing, "prefill"), processing: processing === null ? null : Number(processing) / 1000 };
+}
+
+/** What the server says at the end of a stream, in a comment, about the whole answer; empty when it says nothing. */
+function wholeTimes(comment) {
+  const names = { queue: "queue", compute: "compute", output: "rest of the server" };
+  const parts = Object.entries(names).map(([name, text]) => [text, told(comment, name)]).filter(([, value]) => value !== null);
+  return parts.length ? ` By the server's clock: ${parts.map(([text, value]) => `${text} ${duration(value)}`).join(", ")}.` : "";
 }
 
 /** Divides the time to the first token; what the server does not explain is the network's (and the browser's). */
@@ -55,11 +64,13 @@ class Runner {
       });
       if (!response.ok) throw new Error(await errorText(response));
       const times = serverTimes(response.headers);
-      for await (const data of eventData(response.body)) {
+      let timing = "";
+      const onComment = (comment) => { if (comment.startsWith("server-timing ")) timing = comment; };
+      for await (const data of eventData(response.body, onComment)) {
         if (data !== "[DONE]") this.take(JSON.parse(data), since(), times, onFirst);
       }
       this.endS = since();
-      setText(this.note, `${plural(this.numTokens, "token")} in ${duration(this.endS)}${this.served ? `, served as ${this.served}` : ""}`);
+      setText(this.note, `${plural(this.numTokens, "token")} in ${duration(this.endS)}${this.served ? `, served as ${this.served}` : ""}.${wholeTimes(timing)}`);
     } catch (error) {
       this.endS = since();
       setText(this.note, signal.aborted ? "Stopped." : `Failed: ${error.message}`);

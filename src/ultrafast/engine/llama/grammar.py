@@ -20,6 +20,13 @@ from ultrafast.engine.llama.vocab import Vocab
 
 # The library's own words describe its inner state at length, schema and output included: nothing for a client.
 _STUCK = "the schema admits no further output: it cannot be satisfied, or it is too complex to follow"
+_NOTHING_FITS = "NoExtensionBias"
+"""How the library's error begins when it followed the grammar and found nothing that may come; all others are its limits."""
+_IMPOSSIBLE = "response_format: the schema cannot be satisfied: it admits no output at all"
+_TOO_COMPLEX = (
+    "response_format: the schema cannot be enforced: too many of its alternatives are open at once where an answer begins; "
+    "use fewer of them (anyOf, oneOf, optional properties, patterns), above all in allOf, or write out which belong together"
+)
 
 
 class GrammarCompiler:
@@ -43,7 +50,7 @@ class GrammarCompiler:
         """Compile a grammar and find what may come first; may take up to a second for a very large one.
 
         Raises:
-            InvalidRequestError: it does not compile, or no output satisfies it.
+            InvalidRequestError: it does not compile, is too complex to follow, or no output satisfies it.
         """
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
@@ -54,15 +61,11 @@ class GrammarCompiler:
             )
         started = GrammarMatcher(matcher, self._vocab.size)
         try:
-            is_empty = bool(started.forbidden().all())
+            reason = _IMPOSSIBLE if started.forbidden().all() else None
         except GrammarError:
-            is_empty = True
-        if is_empty:
-            raise InvalidRequestError(
-                "response_format: the schema cannot be satisfied: it admits no output at all",
-                code="invalid_json_schema",
-                param="response_format",
-            )
+            reason = _IMPOSSIBLE if matcher.get_error().startswith(_NOTHING_FITS) else _TOO_COMPLEX
+        if reason is not None:
+            raise InvalidRequestError(reason, code="invalid_json_schema", param="response_format")
         return started
 
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from ultrafast.core.errors import ModelFileError
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.collected_log import CollectedLog
+from ultrafast.engine.llama.special_texts import MAX_PER_PART, SpecialTexts
 
 _PIECE_BYTES = 1024
+_UNKNOWN, _CONTROL, _USER_DEFINED, _LSTRIP, _RSTRIP = (1 << bit for bit in (0, 3, 4, 7, 8))
+"""Of enum llama_token_attr."""
+_SPM, _BPE, _UGM = 1, 2, 4
+"""Of enum llama_vocab_type: those that generate, and whose special tokens have texts as they stand."""
 
 
 class Vocab:
@@ -82,11 +88,28 @@ class Vocab:
         """Turn text into token ids.
 
         Args:
-            text: any text; lone surrogates become U+FFFD.
+            text: any text; lone surrogates become question marks.
             add_special: put the model's BOS/EOS where it expects them.
             parse_special: True turns the text of control tokens (`<|im_end|>`) into these tokens: only for trusted text.
+
+        Raises:
+            InvalidRequestError: very many special tokens that run into each other.
         """
         data = text.encode("utf-8", "replace")
+        if len(data) <= MAX_PER_PART:
+            return self._tokens(data, add_special, parse_special)
+        parts = self._special_texts[parse_special].parts(data)
+        if len(parts) == 1:
+            return self._tokens(data, add_special, parse_special)
+        tokens = self._tokens(parts[0], False, parse_special)
+        for part in parts[1:]:
+            tokens += self._tokens(part, False, parse_special)[1:]
+        if not add_special:
+            return tokens
+        around = self._tokens(b"", True, parse_special)
+        return around[: self.adds_bos] + tokens + around[self.adds_bos :]
+
+    def _tokens(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
         capacity = len(data) + 8
         buffer = abi.ffi.new("llama_token[]", capacity)
         count = self._c.llama_tokenize(self._vocab, data, len(data), buffer, capacity, add_special, parse_special)
@@ -112,6 +135,20 @@ class Vocab:
     def grammar_pieces(self) -> list[bytes]:
         """Bytes of each token id, control tokens marked by a leading 0xFF, as llguidance expects them."""
         return [b"\xff" + self._piece(t, special=True) if self.is_control(t) else self.pieces[t] for t in range(self.size)]
+
+    @cached_property
+    def _special_texts(self) -> tuple[SpecialTexts, SpecialTexts]:
+        """What libllama looks for in mere text, and in text whose control tokens are parsed."""
+        if self._c.llama_vocab_type(self._vocab) not in (_SPM, _BPE, _UGM):
+            return SpecialTexts(()), SpecialTexts(())
+        attributes = [self._c.llama_vocab_get_attr(self._vocab, token) for token in range(self.size)]
+        is_stripping = any(attribute & (_LSTRIP | _RSTRIP) for attribute in attributes)
+
+        def texts(kinds: int, but: int = 0) -> SpecialTexts:
+            tokens = (token for token, kind in enumerate(attributes) if kind & kinds and not kind & but)
+            return SpecialTexts([self._piece(token, special=True) for token in tokens], is_stripping=is_stripping)
+
+        return texts(_USER_DEFINED, but=_CONTROL | _UNKNOWN), texts(_USER_DEFINED | _CONTROL | _UNKNOWN)
 
     @property
     def handle(self) -> Any:
