@@ -51,26 +51,8 @@ class Field:
         return [server for server, cores in zip(self.servers, self.idle_cores, strict=True) if cores > IDLE_CPU_LIMIT]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair(Field):
-    """Ours and one peer."""
-
-    @property
-    def ours(self) -> RunningServer:
-        return self.servers[0]
-
-    @property
-    def peer(self) -> RunningServer:
-        return self.servers[1]
-
-
-def settle(ours: RunningServer, peer: RunningServer) -> Pair:
-    """Measure what both use while they have nothing to do."""
-    return Pair((ours, peer), _idle_cores((ours, peer)))
-
-
 def settle_all(*servers: RunningServer) -> Field:
-    """The same for any number of servers."""
+    """Measure what each uses while it has nothing to do."""
     return Field(servers, _idle_cores(servers))
 
 

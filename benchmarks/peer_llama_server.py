@@ -19,12 +19,18 @@ from benchmarks.processes import RunningServer, start_process
 START_TIMEOUT_S = 60.0
 
 
-def start_peer(options: Options, log_path: Path, *, num_slots: int = 4, batch_tokens: int = 0) -> RunningServer:
+DEFAULT_SLOTS = 4
+
+
+def start_peer(
+    options: Options, log_path: Path, *, num_slots: int = DEFAULT_SLOTS, batch_tokens: int = 0, name: str = ""
+) -> RunningServer:
     """Start llama-server and wait until it listens.
 
     Args:
-        num_slots: requests that it serves at once (`-np`); its default is 4.
+        num_slots: requests that it serves at once (`-np`).
         batch_tokens: tokens of one step (`-b`); 0 keeps the default, 2048.
+        name: in the report.
     """
     command = [
         sys.executable,
@@ -38,7 +44,7 @@ def start_peer(options: Options, log_path: Path, *, num_slots: int = 4, batch_to
     ]
     process, line = start_process(command, log_path, START_TIMEOUT_S)
     try:
-        name = f"llama-server -b {batch_tokens}" if batch_tokens else "llama-server"
+        name = name or ("llama-server" + (f" -b {batch_tokens}" if batch_tokens else ""))
         return RunningServer(name, process, json.loads(line)["url"])
     except BaseException:
         process.kill()

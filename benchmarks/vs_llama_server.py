@@ -1,6 +1,7 @@
 """Against llama-server: one stream, eight closed-loop clients, and four requests with a common prefix.
 
-Interleaved A B B A; within a group both servers get the same requests, each of them once. Every request is greedy and produces a
+It gets a slot for each request that is sent at once; with eight clients it is also measured as it comes, with four slots.
+Interleaved A B B A; within a group all servers get the same requests, each of them once. Every request is greedy and produces a
 fixed number of tokens (`ignore_eos`). What is compared is the ratio within a group; the median over groups has a bootstrap
 interval.
 """
@@ -8,16 +9,17 @@ interval.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from benchmarks.client import Answer, Client
-from benchmarks.interleave import Pair, group_ratio, settle
+from benchmarks.interleave import Field, group_ratio, settle_all
 from benchmarks.options import Options
 from benchmarks.ours import start_ours
-from benchmarks.peer_llama_server import start_peer
+from benchmarks.peer_llama_server import DEFAULT_SLOTS, start_peer
 from benchmarks.processes import RunningServer
 from benchmarks.prompts import shared_prefix_chats, unique_chat
 from benchmarks.report import Benchmark, Report
@@ -27,6 +29,8 @@ PROMPT_LENGTHS = (60, 600)
 OUTPUT_TOKENS = 64
 NUM_CLIENTS = 8
 PREFIX_TOKENS, SUFFIX_TOKENS, NUM_SHARING, SHARING_OUTPUT_TOKENS = 600, 20, 4, 32
+
+PEER, PEER_AS_IT_COMES = "llama-server", f"llama-server, {DEFAULT_SLOTS} slots"
 
 Body = dict[str, Any]
 Figures = dict[str, float]
@@ -38,58 +42,60 @@ class MeasurementError(RuntimeError):
 
 def run(options: Options) -> Report:
     report = Report(columns=("scenario", "groups", "ours", "llama-server", "ratio [95 % CI]"))
-    scenarios: list[tuple[int, Callable[[Pair, Options, Report], None]]] = [
-        (4, _single_stream),
-        (NUM_CLIENTS, _throughput),
-        (NUM_SHARING, _shared_prefix),
+    scenarios: list[tuple[dict[str, int], Callable[[Field, Options, Report], None]]] = [
+        ({PEER: DEFAULT_SLOTS}, _single_stream),
+        ({PEER: NUM_CLIENTS, PEER_AS_IT_COMES: DEFAULT_SLOTS}, _throughput),
+        ({PEER: NUM_SHARING}, _shared_prefix),
     ]
-    for num_slots, scenario in scenarios:
-        with (
-            start_ours(options, options.log_dir / "ours.log") as ours,
-            start_peer(options, options.log_dir / "llama-server.log", num_slots=num_slots) as peer,
-        ):
-            name = scenario.__name__.strip("_")
+    for peers, scenario in scenarios:
+        name = scenario.__name__.strip("_")
+        with contextlib.ExitStack() as running:
+            servers = [running.enter_context(start_ours(options, options.log_dir / "ours.log"))]
+            for peer, num_slots in peers.items():
+                log_path = options.log_dir / f"llama-server-{num_slots}.log"
+                servers.append(running.enter_context(start_peer(options, log_path, num_slots=num_slots, name=peer)))
             try:
-                pair = settle(ours, peer)
-                _warm(pair, num_slots)
-                scenario(pair, options, report)
-                report.notes.append(f"{name}: {pair.note()}")
+                field = settle_all(*servers)
+                _warm(field, max(peers.values()))
+                scenario(field, options, report)
+                report.notes.append(f"{name}: {field.note()}")
             except MeasurementError as error:  # the other scenarios still count
                 report.goals.append((name, f"not measured: {error}", "measured", False))
     return report
 
 
-def _single_stream(pair: Pair, options: Options, report: Report) -> None:
+def _single_stream(field: Field, options: Options, report: Report) -> None:
     rng = random.Random(options.seed)
     for length in PROMPT_LENGTHS:
         num_groups = 1 if options.is_quick else (6 if length < 200 else 4)
         bodies = [[unique_chat(rng, length, OUTPUT_TOKENS)] for _ in range(2 * num_groups)]
-        groups = _interleave(pair, bodies, _one_after_another, report, f"single_stream_{length}")
+        groups = _interleave(field, bodies, _one_after_another, report, f"single_stream_{length}")
         for figure, goal in (("ttft_ms", 1.05), ("tpot_ms", 1.05)):
             _compare(report, f"1 stream, {length}-token prompt, {figure}", groups, figure, at_most=goal)
 
 
-def _throughput(pair: Pair, options: Options, report: Report) -> None:
+def _throughput(field: Field, options: Options, report: Report) -> None:
     rng = random.Random(options.seed + 1)
-    num_rounds = 3 if options.is_quick else 6
+    num_rounds = 3 if options.is_quick else 5
 
     async def closed_loop(url: str, bodies: Sequence[Body]) -> Figures:
         return await _closed_loop(url, bodies, num_rounds)
 
-    bodies = [[unique_chat(rng, 60, OUTPUT_TOKENS) for _ in range(400)] for _ in range(2 if options.is_quick else 4)]
-    groups = _interleave(pair, bodies, closed_loop, report, "throughput")
-    _compare(report, f"{NUM_CLIENTS} clients, output tokens/s", groups, "tokens_per_s", at_least=1.0)
-    _compare(report, f"{NUM_CLIENTS} clients, P50 TTFT ms", groups, "ttft_ms")
-    _compare(report, f"{NUM_CLIENTS} clients, P50 TPOT ms", groups, "tpot_ms")
+    bodies = [[unique_chat(rng, 60, OUTPUT_TOKENS) for _ in range(400)] for _ in range(2 if options.is_quick else 6)]
+    groups = _interleave(field, bodies, closed_loop, report, "throughput")
+    for peer in (PEER, PEER_AS_IT_COMES):
+        _compare(report, f"{NUM_CLIENTS} clients, output tokens/s", groups, "tokens_per_s", at_least=1.0, peer=peer)
+        _compare(report, f"{NUM_CLIENTS} clients, P50 TTFT ms", groups, "ttft_ms", peer=peer)
+        _compare(report, f"{NUM_CLIENTS} clients, P50 TPOT ms", groups, "tpot_ms", peer=peer)
 
 
-def _shared_prefix(pair: Pair, options: Options, report: Report) -> None:
+def _shared_prefix(field: Field, options: Options, report: Report) -> None:
     rng = random.Random(options.seed + 2)
     num_groups = 1 if options.is_quick else 3
     bodies = [
         shared_prefix_chats(rng, NUM_SHARING, PREFIX_TOKENS, SUFFIX_TOKENS, SHARING_OUTPUT_TOKENS) for _ in range(2 * num_groups)
     ]
-    groups = _interleave(pair, bodies, _all_at_once, report, "shared_prefix")
+    groups = _interleave(field, bodies, _all_at_once, report, "shared_prefix")
     _compare(report, f"{NUM_SHARING} requests, shared prefix, wall s", groups, "wall_s", at_most=0.5)
     _compare(report, f"{NUM_SHARING} requests, computed prompt tokens", groups, "computed_tokens")
 
@@ -159,18 +165,19 @@ def _figures(answers: Sequence[Answer]) -> Figures:
 
 
 def _interleave(
-    pair: Pair,
+    field: Field,
     bodies: Sequence[Sequence[Body]],
     send: Callable[[str, Sequence[Body]], Awaitable[Figures]],
     report: Report,
     name: str,
 ) -> list[dict[str, list[Figures]]]:
-    """Groups of A B B A: two blocks of requests, each sent once to either server."""
+    """Groups of A B B A or A B C C B A: two blocks of requests, each sent once to every server."""
     groups = []
     for i in range(0, len(bodies), 2):
-        group: dict[str, list[Figures]] = {"ultrafast": [], "llama-server": []}
-        for server, block in zip(pair.there_and_back(), (bodies[i], bodies[i], bodies[i + 1], bodies[i + 1]), strict=True):
-            with pair.only(server):
+        group: dict[str, list[Figures]] = {server.name: [] for server in field.servers}
+        blocks = [block for block in bodies[i : i + 2] for _ in field.servers]
+        for server, block in zip(field.there_and_back(), blocks, strict=True):
+            with field.only(server):
                 group[server.name].append(asyncio.run(_sent(send, server, block)))
         groups.append(group)
     report.data[name] = groups
@@ -192,9 +199,9 @@ def _note_differences(report: Report, name: str, groups: Sequence[dict[str, list
         values = [block[figure] for group in groups for block in group[server]]
         return sum(values) / len(values)
 
-    if name != "throughput" and mean("ultrafast", "prompt_tokens") != mean("llama-server", "prompt_tokens"):
+    if name != "throughput" and len({mean(server, "prompt_tokens") for server in groups[0]}) > 1:
         report.notes.append(f"{name}: the servers do not agree on the length of the prompts")
-    for server in ("ultrafast", "llama-server"):
+    for server in groups[0]:
         if mean(server, "tokens_per_chunk") > 1.1 or mean(server, "coalesced_share") > 0.05:
             report.notes.append(
                 f"{name}: {server} sends {mean(server, 'tokens_per_chunk'):.2f} tokens a chunk, "
@@ -210,11 +217,12 @@ def _compare(
     *,
     at_most: float | None = None,
     at_least: float | None = None,
+    peer: str = PEER,
 ) -> None:
-    ours = [[block[figure] for block in group["ultrafast"]] for group in groups]
-    peer = [[block[figure] for block in group["llama-server"]] for group in groups]
-    ratio = median_interval([group_ratio(a, b) for a, b in zip(ours, peer, strict=True)])
-    medians = [percentile([value for group in side for value in group], 50) for side in (ours, peer)]
+    label = label if peer == PEER else f"{label}, {peer}"
+    ours, theirs = ([[block[figure] for block in group[name]] for group in groups] for name in ("ultrafast", peer))
+    ratio = median_interval([group_ratio(a, b) for a, b in zip(ours, theirs, strict=True)])
+    medians = [percentile([value for group in side for value in group], 50) for side in (ours, theirs)]
     report.rows.append((label, len(groups), f"{medians[0]:.2f}", f"{medians[1]:.2f}", str(ratio)))
     if at_most is not None:
         report.add_goal_at_most(f"{label}, ratio", ratio.median, at_most, str(ratio))
@@ -222,16 +230,16 @@ def _compare(
         report.add_goal_at_least(f"{label}, ratio", ratio.median, at_least, str(ratio))
 
 
-def _warm(pair: Pair, num_requests: int) -> None:
+def _warm(field: Field, num_requests: int) -> None:
     """Prompts of its own, as many at once as will be measured."""
     rng = random.Random(-1)
-    for server in (pair.ours, pair.peer):
+    for server in field.servers:
         asyncio.run(_all_at_once(server.url, [unique_chat(rng, 60, 16) for _ in range(num_requests)]))
 
 
 BENCHMARK = Benchmark(
     "vs_llama_server",
     "one stream, eight clients and a shared prefix, against llama-server",
-    lambda is_quick: 75 if is_quick else 540,
+    lambda is_quick: 95 if is_quick else 660,
     run,
 )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import mmap
 import os
 import threading
 import time
@@ -24,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ultrafast.core.step import DeleteRun, KvMoved, ReadRun, WriteRun
+from ultrafast.engine.kvstore.buffer import run_buffer
 from ultrafast.engine.kvstore.others import LOCK_NAME, OtherModels, files_in
 from ultrafast.engine.kvstore.run_file import (
     TEMPORARY_SUFFIX,
@@ -224,7 +224,7 @@ class DiskStore:
                 raise BadFileError("it holds other tokens")
             if header.payload_bytes > job.num_bytes or header.payload_bytes == 0:
                 raise BadFileError("it is larger than what room was made for")
-            data = memoryview(mmap.mmap(-1, header.payload_bytes))
+            data = memoryview(run_buffer(header.payload_bytes))
             read_payload(fd, header, data)
             return data
         finally:

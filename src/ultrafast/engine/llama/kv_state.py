@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 from typing import Any
 
+from ultrafast.engine.kvstore.buffer import run_buffer
 from ultrafast.engine.llama import abi
 
 
@@ -60,8 +61,7 @@ class KvState:
         size = int(self._c.llama_state_seq_get_size_ext(self._context, seq_id, 0))
         if size == 0:
             return None
-        # A mapping of its own goes back to the system when the run is dropped, whatever else was allocated meanwhile.
-        buffer = mmap.mmap(-1, size)
+        buffer = run_buffer(size)
         written = int(self._c.llama_state_seq_get_data_ext(self._context, _pointer(buffer), size, seq_id, 0))
         return memoryview(buffer) if written == size else None
 
