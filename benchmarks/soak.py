@@ -1,4 +1,4 @@
-"""Clients that come and go: 500 requests, 30 % of which are abandoned while they wait, while they prefill or while they decode.
+"""Clients that come and go: 1,000 requests, 30 % of which are abandoned while they wait, while they prefill or while they decode.
 
 Afterwards nothing may be left of them: no call in flight, no sequence with a place, no KV block but cached ones, no memory that
 grows with the number of requests, no process. More clients than places (`engine.max_num_running = 8`), so that requests do wait.
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def run(options: Options) -> Report:
-    num_requests = 60 if options.is_quick else 500
+    num_requests = 60 if options.is_quick else 1000
     plans = list(_plans(random.Random(options.seed), num_requests))
     outcome = Outcome()
     server = start_ours(options, options.log_dir / "soak.log", settings=SETTINGS)
@@ -199,7 +199,7 @@ def _sum(metrics: dict[str, float], name: str, part: str = "") -> float:
 
 BENCHMARK = Benchmark(
     "soak",
-    "500 requests, 30 % abandoned at random moments: nothing may be left",
-    lambda is_quick: 35 if is_quick else 240,
+    "1,000 requests, 30 % abandoned at random moments: nothing may be left",
+    lambda is_quick: 35 if is_quick else 480,
     run,
 )
