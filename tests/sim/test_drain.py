@@ -10,6 +10,7 @@ from ultrafast.core.events import DropReason, RequestFinished
 from ultrafast.core.request import RequestSlo
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
 from ultrafast.engine.fake import FakeCost
+from ultrafast.sched.drain import Drain
 
 DEFAULT = ServiceTier.DEFAULT
 
@@ -129,3 +130,13 @@ def test_advice_stays_within_its_bounds_whatever_happened() -> None:
         told += [event.retry_after_s or 0.0 for event in _expired(simulation)]
         assert all(1.0 <= wait_s <= 120.0 for wait_s in told)
         assert not number or max(told) <= 10.0, "hundreds leave each second"
+
+
+def test_those_who_are_promised_nothing_do_not_come_back_as_a_herd() -> None:
+    drain = Drain(1)
+    for second in range(200):
+        drain.step_finished(1.0, [0], [10], now=float(second))
+    told = [drain.retry_after_s(0, None, now=200.0) for _ in range(61)][1:]  # the first slot may be near
+    in_turn = [sum(begin <= wait_s < begin + 12.0 for wait_s in told) for begin in (60.0, 72.0, 84.0, 96.0, 108.0)]
+    assert sum(in_turn) + told.count(120.0) == 60
+    assert max(in_turn) <= 14, "spread over a minute: twelve in twelve seconds, and no more than the golden ratio is uneven"

@@ -28,6 +28,8 @@ MIN_RETRY_S = 1.0
 MAX_RETRY_S = 120.0
 _JITTER = 0.2
 _JITTER_SLOTS = 10.0
+_FAR_SPREAD = 0.5
+"""Who cannot be promised a slot comes back in the last so much of the longest advice: there may be many of them, all alike."""
 _UNKNOWN_RATE = 1.0
 _GOLDEN = 0.6180339887498949
 _GRACE_S = 1.0
@@ -108,9 +110,10 @@ class Drain:
         slot_s = self._free_slot_s(rank, first_s, rate, now)
         self._num_told += 1
         # Evenly spread without a random source: multiples of the golden ratio, modulo 1 (Weyl sequence).
-        spread = _JITTER * ((self._num_told * _GOLDEN) % 1.0)
+        fraction = (self._num_told * _GOLDEN) % 1.0
         if slot_s - now > MAX_RETRY_S:  # too far away for a promise, and no reason to send the next one further
-            return MAX_RETRY_S * (1.0 - spread)
+            return MAX_RETRY_S * (1.0 - _FAR_SPREAD * fraction)
+        spread = _JITTER * fraction
         insort(self._slots_s[rank], slot_s)
         retry_s = slot_s - now + spread * min(slot_s - now, _JITTER_SLOTS / rate)
         retry_s = min(max(retry_s, MIN_RETRY_S * (1.0 + spread)), MAX_RETRY_S)
