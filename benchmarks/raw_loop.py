@@ -19,6 +19,7 @@ from ultrafast.core.request import Request, SamplingParams
 from ultrafast.engine.llama import abi
 from ultrafast.engine.llama.executor import LlamaExecutor
 from ultrafast.engine.options import EngineOptions
+from ultrafast.engine.settle import settle
 
 PROMPT = tuple(range(1000, 1016))
 GOAL_RATIO = 0.97
@@ -28,6 +29,7 @@ def run(options: Options) -> Report:
     num_tokens, num_groups = (64, 2) if options.is_quick else (128, 10)
     executor = LlamaExecutor.load(_engine_options(options), lambda _stage, _fraction: None)
     executor.warm_up(lambda _stage, _fraction: None)
+    settle()  # as the engine process does after loading
     ours, bare, agreements = [], [], []
     engine = InProcessEngine(executor, _engine_options(options))
     _bare(executor, num_tokens)  # not counted, nor is the first of ours
