@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
 from ultrafast.core.request import FinishReason, Request, RequestSlo
 from ultrafast.core.step import CopyPrefix, StepStatus
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
+from ultrafast.sched.live import LiveRequest
 
 NUM_REQUESTS = 60
 
@@ -111,3 +113,18 @@ def test_these_lives_contain_what_they_are_for() -> None:
     assert copies > 100
     assert sum(sum(life.num_preempted.values()) for life in lives) > 20
     assert len({finished.reason for life in lives for finished in life.finished.values()}) == len(FinishReason)
+
+
+@pytest.mark.parametrize("is_aborted", [False, True], ids=["finished", "aborted"])
+def test_nothing_is_kept_of_a_request_that_is_over(is_aborted: bool) -> None:
+    tiers = tuple(replace(policy, queue_ttl_s=3600.0, execution_ttl_s=3600.0) for policy in DEFAULT_POLICIES)
+    simulation = Simulation(make_limits(max_num_running=2, kv_capacity_tokens=500, tiers=tiers))
+    for i in range(20):
+        simulation.add(make_request(f"r{i}", 30, 4, arrival_s=simulation.clock()))
+        simulation.step()
+        if is_aborted:
+            simulation.abort(f"r{i}")
+    simulation.run()
+    gc.collect()
+    kept = [one.request_id for one in gc.get_objects() if isinstance(one, LiveRequest)]
+    assert not kept, "their deadlines are an hour away"

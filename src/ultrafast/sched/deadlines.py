@@ -13,24 +13,28 @@ from ultrafast.sched.live import LiveRequest
 
 
 class QueueDeadlines:
-    """A heap of (deadline, request). One that was preempted has had its place: it no longer expires."""
+    """A heap of (deadline, order, id). One that was preempted has had its place: it no longer expires.
+
+    Ids only: most requests are over long before their deadline, and would be kept with their prompts until then.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, LiveRequest]] = []
+        self._heap: list[tuple[float, int, str]] = []
 
     def push(self, live: LiveRequest, at_s: float) -> None:
-        heappush(self._heap, (at_s, live.order, live))
+        heappush(self._heap, (at_s, live.order, live.request_id))
 
-    def pop_due(self, now: float) -> Iterator[LiveRequest]:
+    def pop_due(self, lives: Mapping[str, LiveRequest], now: float) -> Iterator[LiveRequest]:
         """Take out and yield those whose deadline has passed and who still wait for their first place."""
         while self._heap and self._heap[0][0] <= now:
-            live = heappop(self._heap)[2]
-            if live.state is RequestState.WAITING:
+            _, order, request_id = heappop(self._heap)
+            live = lives.get(request_id)
+            if live is not None and live.order == order and live.state is RequestState.WAITING:
                 yield live
 
 
 class ExecutionDeadlines:
-    """A heap of (deadline, order, id): ids only, for most requests are over and forgotten long before theirs."""
+    """The same for those who have had their place."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str]] = []

@@ -286,7 +286,7 @@ class Scheduler:
         state = self._state
         for live in state.execution_deadlines.pop_due(state.live, now):
             state.finish(live, FinishReason.DEADLINE, now)
-        due = list(state.deadlines.pop_due(now))
+        due = list(state.deadlines.pop_due(state.live, now))
         for live in due:  # all of them first: none waits behind another that leaves now
             state.leave_queue(live)
         for live in due:

@@ -40,15 +40,17 @@ def check_length_fits(num_tokens: int, max_request_tokens: int, param: str) -> N
         )
 
 
-def output_limit(options: GenerationOptions, defaults: SamplingDefaults, num_prompt_tokens: int, max_request_tokens: int) -> int:
-    """Return the most output tokens that this request may produce.
+def output_limit(
+    options: GenerationOptions, defaults: SamplingDefaults, num_prompt_tokens: int, max_request_tokens: int, param: str
+) -> int:
+    """Return the most output tokens that this request may produce. `param`: the field that the prompt came in.
 
     Raises:
         ContextLengthError: prompt and requested output do not fit.
         InvalidRequestError: no prompt, or `min_tokens` is above the limit.
     """
     if num_prompt_tokens == 0:
-        raise InvalidRequestError("the prompt is empty: it has no tokens", param="prompt")
+        raise InvalidRequestError("the prompt is empty: it has no tokens", param=param)
     room = max_request_tokens - num_prompt_tokens
     wanted = options.max_tokens
     if room < 1 or (wanted is not None and wanted > room):
@@ -56,7 +58,7 @@ def output_limit(options: GenerationOptions, defaults: SamplingDefaults, num_pro
         raise ContextLengthError(
             f"this model's maximum context length is {max_request_tokens} tokens, "
             f"but {num_prompt_tokens + (wanted or 0)} tokens were requested{asked}",
-            param="messages" if wanted is None or room < 1 else "max_tokens",
+            param=param if wanted is None or room < 1 else "max_tokens",
             hint="shorten the prompt or lower max_tokens",
         )
     limit = wanted if wanted is not None else min(room, defaults.max_tokens or room)

@@ -153,7 +153,8 @@ class Preparation:
         lengths = list(map(len, prompts))
         self._check_room(options, len(prompts), sum(lengths))
         max_request_tokens = self._engine.facts.max_request_tokens
-        limits = [output_limit(options, self._defaults, length, max_request_tokens) for length in lengths]
+        param = "messages" if isinstance(call, ChatCall) else "prompt"
+        limits = [output_limit(options, self._defaults, length, max_request_tokens, param) for length in lengths]
         return PreparedCall(
             request_id=call.request_id,
             arrival_s=call.arrival_s,

@@ -20,13 +20,13 @@ DEFAULTS = SamplingDefaults()
 )
 def test_output_limit(max_tokens: int | None, default: int | None, num_prompt: int, expected: int) -> None:
     options = GenerationOptions(max_tokens=max_tokens)
-    assert output_limit(options, SamplingDefaults(max_tokens=default), num_prompt, 100) == expected
+    assert output_limit(options, SamplingDefaults(max_tokens=default), num_prompt, 100, "prompt") == expected
 
 
 @pytest.mark.parametrize(("max_tokens", "num_prompt"), [(None, 100), (None, 150), (11, 90), (1, 100), (0, 100)])
 def test_context_length_names_both_counts(max_tokens: int | None, num_prompt: int) -> None:
     with pytest.raises(ContextLengthError) as caught:
-        output_limit(GenerationOptions(max_tokens=max_tokens), DEFAULTS, num_prompt, 100)
+        output_limit(GenerationOptions(max_tokens=max_tokens), DEFAULTS, num_prompt, 100, "prompt")
     assert "100 tokens" in caught.value.message
     assert str(num_prompt + (max_tokens or 0)) in caught.value.message
     assert caught.value.code == "context_length_exceeded"
@@ -34,9 +34,9 @@ def test_context_length_names_both_counts(max_tokens: int | None, num_prompt: in
 
 def test_empty_prompt_and_contradicting_minimum() -> None:
     with pytest.raises(InvalidRequestError, match="empty"):
-        output_limit(GenerationOptions(), DEFAULTS, 0, 100)
+        output_limit(GenerationOptions(), DEFAULTS, 0, 100, "prompt")
     with pytest.raises(InvalidRequestError, match="min_tokens"):
-        output_limit(GenerationOptions(max_tokens=5, min_tokens=6), DEFAULTS, 10, 100)
+        output_limit(GenerationOptions(max_tokens=5, min_tokens=6), DEFAULTS, 10, 100, "prompt")
 
 
 @pytest.mark.parametrize("token", [-1, 10])
