@@ -34,6 +34,7 @@ _DIGITS = re.compile(rb"[0-9]++")
 _INTEGER = re.compile(rb"(?<![.eE+])(?<![eE]-)[0-9]++(?![.eE])")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """Also one that does not end: a search that fails would begin again at each of its quotes."""
+_HALF_PAIR_AT_END = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\"[^\"]{0,4}\Z")
 _UNREAD = object()
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -54,7 +55,7 @@ def parse_body(body: bytes, kind: type[Body]) -> tuple[Body, dict[str, Any]]:
     except msgspec.ValidationError as error:
         raise _explain(str(error), plain, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _invalid_json(error) from None
+        raise _invalid_json(error, body) from None
     except RecursionError:
         raise _too_deep() from None
 
@@ -101,7 +102,7 @@ def _parse_beyond_range(body: bytes, kind: type[Body]) -> tuple[Body, dict[str, 
     except msgspec.ValidationError as error:
         raise _explain(str(error), plain, kind) from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise _invalid_json(error) from None
+        raise _invalid_json(error, body) from None
     except RecursionError:
         raise _too_deep() from None
 
@@ -121,8 +122,10 @@ def _with_short_integers(body: bytes) -> bytes:
     return b"".join((*parts, body[end:]))
 
 
-def _invalid_json(error: Exception) -> ApiError:
-    return ApiError(400, "invalid_json", f"The body is not valid JSON: {error}.", hint="send UTF-8 JSON")
+def _invalid_json(error: Exception, body: bytes) -> ApiError:
+    # The decoder looks for the other half beyond the end of the body, and misses that instead.
+    reason = "half of an escaped utf-16 surrogate pair" if _HALF_PAIR_AT_END.search(body) else error
+    return ApiError(400, "invalid_json", f"The body is not valid JSON: {reason}.", hint="send UTF-8 JSON")
 
 
 def is_deeper(value: Any, limit: int) -> bool:

@@ -201,3 +201,19 @@ def test_split_prompts(prompt: Any, prompts: Any) -> None:
 def test_describe_never_fails_and_is_short() -> None:
     for value in ("x" * 1000, "\ud800", nested(5000), float("nan"), 2**2000, object()):
         assert len(describe(value)) <= 60
+
+
+@pytest.mark.parametrize(
+    "body",
+    [rb'{"a":"\ud800"}', rb'{"messages":[{"content":"\uD9AB"}]}', rb'{"a":"\ud800 in the middle"}', rb'{"a":"\udc00", "b":1}'],
+)
+def test_half_of_a_character_is_called_that_wherever_it_stands(body: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_body(body, ChatRequest)
+    assert "surrogate pair" in caught.value.message
+    assert "truncated" not in caught.value.message
+
+
+def test_a_body_that_was_cut_off_is_called_that() -> None:
+    with pytest.raises(ApiError, match="truncated"):
+        parse_body(rb'{"a":"\\ud800', ChatRequest)
