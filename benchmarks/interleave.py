@@ -17,6 +17,7 @@ IDLE_CPU_LIMIT = 0.02  # cores
 _SETTLE_S = 1.0
 _WATCH_S = 3.0
 _REST_S = 0.2
+_IDLE_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,21 @@ class Field:
 def settle_all(*servers: RunningServer) -> Field:
     """Measure what each uses while it has nothing to do."""
     return Field(servers, _idle_cores(servers))
+
+
+def wait_until_idle(server: RunningServer) -> None:
+    """Return when it has nothing to do any more: a server may go on with what its clients have given up.
+
+    Raises:
+        TimeoutError: it is still busy after `_IDLE_TIMEOUT_S`.
+    """
+    deadline_s = time.monotonic() + _IDLE_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        before_s = server.cpu_s()
+        time.sleep(_SETTLE_S)
+        if server.cpu_s() - before_s <= IDLE_CPU_LIMIT * _SETTLE_S:
+            return
+    raise TimeoutError(f"{server.name} computes for more than {_IDLE_TIMEOUT_S:.0f} s after its last client has left")
 
 
 def _idle_cores(servers: Sequence[RunningServer]) -> tuple[float, ...]:

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from benchmarks.client import DISCONNECTED, Answer, Client, Disconnect
+from benchmarks.interleave import wait_until_idle
 from benchmarks.load import Body, Timed, background, poisson_times_s, send_at
 from benchmarks.options import Options
 from benchmarks.ours import start_ours
@@ -123,10 +124,13 @@ def run(options: Options) -> Report:
             for factor, servers in zip(FACTORS, ((ours, peer), (peer, ours)), strict=True):
                 rate_per_s = factor * max(rates.values())
                 last_s = max(item.ttft_s for item in objectives.values())
-                blocks += [asyncio.run(_block(server, factor, rate_per_s, window_s, last_s, options.seed)) for server in servers]
+                for server in servers:
+                    blocks.append(asyncio.run(_block(server, factor, rate_per_s, window_s, last_s, options.seed)))
+                    wait_until_idle(server)
                 # Other requests: our prefix cache has the prompts of these.
                 only_wait = _block(ours, factor, rate_per_s, window_s, last_s, options.seed + 1, says_so=False)
                 blocks.append(asyncio.run(only_wait))
+                wait_until_idle(ours)
     return _report(blocks, objectives, rates)
 
 
@@ -190,7 +194,6 @@ async def _block(
     async with Client(server.url) as client:
         for fate, timed in zip(block.fates, await send_at(client, moments, ask), strict=True):
             fate.timed = timed
-    await asyncio.sleep(1.0)
     return block
 
 
