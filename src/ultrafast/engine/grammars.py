@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import math
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -25,14 +24,12 @@ from ultrafast.core.errors import EngineFailedError, InvalidRequestError, Ultraf
 from ultrafast.core.events import DropReason
 from ultrafast.core.request import Request
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier, TierPolicy
-from ultrafast.sched.drain import MAX_RETRY_S, MIN_RETRY_S
+from ultrafast.sched.drain import MAX_RETRY_S, MIN_RETRY_S, evenly_spread
 
 _log = logging.getLogger("ultrafast.engine")
 
 _SPREAD = 0.5
 """Refused clients are told a wait that is up to this share longer, so that they do not return as a herd."""
-_GOLDEN = (math.sqrt(5) - 1) / 2
-"""Its multiples, without their whole parts, lie evenly in [0, 1) however many there are."""
 _MEAN_KEEP = 0.9
 _NUM_SPARE = 16
 
@@ -165,7 +162,7 @@ class GrammarCompiler:
             compile_s = self._compile_s
         wait_s = max(MIN_RETRY_S, sum(self._nums[: self._ranks[tier] + 1]) * compile_s)
         self._num_refused += 1
-        return min(MAX_RETRY_S, wait_s * (1 + _SPREAD * (self._num_refused * _GOLDEN % 1)))
+        return min(MAX_RETRY_S, wait_s * (1 + _SPREAD * evenly_spread(self._num_refused)))
 
     def close(self) -> None:
         """Compile nothing more; what has begun ends by itself."""

@@ -12,8 +12,8 @@ from ultrafast.core.request import RequestState
 from ultrafast.sched.live import LiveRequest
 
 
-class QueueDeadlines:
-    """A heap of (deadline, order, id). One that was preempted has had its place: it no longer expires.
+class _Deadlines:
+    """A heap of (deadline, order, id).
 
     Ids only: most requests are over long before their deadline, and would be kept with their prompts until then.
     """
@@ -25,31 +25,28 @@ class QueueDeadlines:
         heappush(self._heap, (at_s, live.order, live.request_id))
 
     def pop_due(self, lives: Mapping[str, LiveRequest], now: float) -> Iterator[LiveRequest]:
-        """Take out and yield those whose deadline has passed and who still wait for their first place."""
-        while self._heap and self._heap[0][0] <= now:
-            _, order, request_id = heappop(self._heap)
-            live = lives.get(request_id)
-            if live is not None and live.order == order and live.state is RequestState.WAITING:
-                yield live
-
-
-class ExecutionDeadlines:
-    """The same for those who have had their place."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, str]] = []
-
-    def placed(self, live: LiveRequest, limit_s: float | None, now: float) -> None:
-        """A request got its first place; `limit_s` is its tier's limit, seconds, which it may have shortened."""
-        own_s, placed_s = live.request.slo.execution_ttl_s, live.request.placed_s
-        limits_s = [limit for limit in (limit_s, own_s) if limit is not None]
-        if limits_s and not live.request.is_internal:
-            heappush(self._heap, ((now if placed_s is None else placed_s) + min(limits_s), live.order, live.request_id))
-
-    def pop_due(self, lives: Mapping[str, LiveRequest], now: float) -> Iterator[LiveRequest]:
         """Take out and yield those whose deadline has passed and who have not ended."""
         while self._heap and self._heap[0][0] <= now:
             _, order, request_id = heappop(self._heap)
             live = lives.get(request_id)
             if live is not None and live.order == order:
                 yield live
+
+
+class QueueDeadlines(_Deadlines):
+    """Of those who wait for their first place. One that was preempted has had its place: it no longer expires."""
+
+    def pop_due(self, lives: Mapping[str, LiveRequest], now: float) -> Iterator[LiveRequest]:
+        """Take out and yield those whose deadline has passed and who still wait for their first place."""
+        return (live for live in super().pop_due(lives, now) if live.state is RequestState.WAITING)
+
+
+class ExecutionDeadlines(_Deadlines):
+    """Of those who have had their place."""
+
+    def placed(self, live: LiveRequest, limit_s: float | None, now: float) -> None:
+        """A request got its first place; `limit_s` is its tier's limit, seconds, which it may have shortened."""
+        own_s, placed_s = live.request.slo.execution_ttl_s, live.request.placed_s
+        limits_s = [limit for limit in (limit_s, own_s) if limit is not None]
+        if limits_s and not live.request.is_internal:
+            self.push(live, (now if placed_s is None else placed_s) + min(limits_s))

@@ -36,6 +36,14 @@ _GRACE_S = 1.0
 _SAME_S = 1e-9
 
 
+def evenly_spread(number: int) -> float:
+    """The fraction in [0, 1) of the number-th client: even however many there are, without a random source.
+
+    Multiples of the golden ratio, modulo 1 (Weyl sequence).
+    """
+    return number * _GOLDEN % 1.0
+
+
 class Drain:
     """Rates and retry slots, by rank."""
 
@@ -109,8 +117,7 @@ class Drain:
         first_s = now + (1.0 / rate if wait_s is None else wait_s)
         slot_s = self._free_slot_s(rank, first_s, rate, now)
         self._num_told += 1
-        # Evenly spread without a random source: multiples of the golden ratio, modulo 1 (Weyl sequence).
-        fraction = (self._num_told * _GOLDEN) % 1.0
+        fraction = evenly_spread(self._num_told)
         if slot_s - now > MAX_RETRY_S:  # too far away for a promise, and no reason to send the next one further
             return MAX_RETRY_S * (1.0 - _FAR_SPREAD * fraction)
         spread = _JITTER * fraction
