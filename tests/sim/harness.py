@@ -22,7 +22,7 @@ from ultrafast.core.events import (
     TokenProduced,
 )
 from ultrafast.core.request import FinishReason, Request, RequestSlo, RequestState, SamplingParams
-from ultrafast.core.step import StepPlan
+from ultrafast.core.step import SequenceWork, StepPlan
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.engine.fake import FakeCost, FakeExecutor, expected_tokens
 from ultrafast.engine.fake_draft import DraftingFakeExecutor, FakeDraftModel
@@ -89,7 +89,10 @@ def tokens_of(name: str, count: int) -> list[int]:
 
 
 class Simulation:
-    """One engine on simulated time. `events` and `plans` keep everything that happened."""
+    """One engine on simulated time. `events` and `plans` keep everything that happened.
+
+    `on_side` is called between two pieces of a side chunk: a test may add and abort there.
+    """
 
     def __init__(
         self,
@@ -131,6 +134,10 @@ class Simulation:
         self.num_scheduled: dict[str, int] = defaultdict(int)
         self.num_preempted: dict[str, int] = defaultdict(int)
         self.may_cut_short = False
+        self.on_side: Callable[[], None] = lambda: None
+        self.num_side_chunks = 0
+        self._resume_s = 0.0
+        self._num_told = 0
         self.refused: set[str] = set()
 
     def add(self, *requests: Request) -> None:
@@ -161,11 +168,39 @@ class Simulation:
         if not plan.work and was_waiting:
             self.clock.advance(0.005)
         else:
+            is_moving = is_moving or plan.side is not None or self.scheduler.is_side_wanted
             assert is_moving or len(self.finished) == len(self.requests), "requests are alive and nothing happens"
         result = self.executor.run(plan)
         self._take(self.scheduler.complete(plan, result, self.clock()))
         self.check()
+        self._resume_s = plan.resume_s
+        if plan.side is not None:
+            self._run_side(plan.side)
         return plan
+
+    def _run_side(self, chunk: SequenceWork) -> None:
+        assert not self.scheduler.is_side_wanted, "two side chunks at once"
+        self.num_side_chunks += 1
+        self.scheduler.side_begun(chunk, self.clock())
+        self._num_told = self._num_commands
+        result = self.executor.run_side(chunk, self._take_turns)
+        self._take(self.scheduler.side_finished(chunk, result, self.clock()))
+        self.check()
+
+    def _take_turns(self) -> bool:
+        """What the engine loop does between two operations of a side chunk."""
+        self.on_side()
+        if self._num_commands == self._num_told and self.clock() < self._resume_s:
+            return True
+        self._num_told = self._num_commands
+        while self.scheduler.is_side_wanted:
+            if not self.step().work:
+                return True
+        return False
+
+    @property
+    def _num_commands(self) -> int:
+        return len(self.requests) + len(self.finished)
 
     def run(self, max_steps: int = 5000) -> None:
         """Step until nothing is left to do; fails when the engine turns without an end."""
@@ -194,7 +229,8 @@ class Simulation:
         assert total == self.limits.kv_capacity_tokens, "free + used = total"
         assert min(usage.num_running_tokens, usage.num_cached_tokens, usage.num_free_tokens) >= 0
         if not self.scheduler._state.ledger.has_ops:
-            assert usage.num_free_tokens == self.executor.num_free, "the ledger and the cells disagree"
+            num_held = self.scheduler._state.ledger.num_held
+            assert usage.num_free_tokens + num_held == self.executor.num_free, "the ledger and the cells disagree"
         assert self.scheduler.num_running <= self.limits.max_num_running
         alive = len(self.requests) - len(self.finished)
         num_known = self.scheduler.num_running + self.scheduler.num_paused + self.scheduler.num_waiting

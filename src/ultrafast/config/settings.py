@@ -160,6 +160,10 @@ class EngineSettings(Section):
         default=True,
         description="Hold back KV, step time and places for more urgent tiers whose requests are likely to come, as learnt.",
     )
+    enable_side_context: bool = Field(
+        default=True,
+        description="Keep KV for one more long prompt, computed beside the streams of others where that is faster (on a CPU).",
+    )
     deterministic: Literal["off", "on", "always"] = Field(
         default="off",
         description="`on`: requests may ask to run alone and repeat exactly (KV for one more request); `always`: all do.",

@@ -138,7 +138,8 @@ class StepFinished(NamedTuple):
 
     `cost_s`: what the scheduler believes that a step costs, seconds: fixed, per output, per prefill token; zeros before it knows.
     `reserved` names the tiers for which something is held back. `num_lost_tokens` were in a step that was broken off for
-    something more urgent; they are computed again.
+    something more urgent; they are computed again. `is_side`: no step but a side chunk, computed beside the steps since the one
+    before (see `core.step`); its duration is without theirs.
     """
 
     step: int
@@ -165,6 +166,7 @@ class StepFinished(NamedTuple):
     num_model_accepted_tokens: int = 0
     draft_model_gain: float = 0.0
     num_lost_tokens: int = 0
+    is_side: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,10 @@ A decode may carry drafts, guesses of the tokens that follow; each has an output
     |seq 3: pos 17 | draft 18 | draft 19 |      rows are drawn from in order; the first draw that differs from the draft behind
          |             |          |             its row is the last one, and the positions of the wrong drafts are forgotten
        draw 0 =?       draw 1 =?  draw 2
+
+A *side chunk*, a piece of a long prompt, is no step: it is computed in a context of its own and suspended whenever a step is due.
+
+    |seq 7: pos 256 ... 511 ~~~~~|step|~~~~~~~~~~~~|step|~~~~~~~~~|
 """
 
 from __future__ import annotations
@@ -180,6 +184,8 @@ class StepPlan(NamedTuple):
 
     `draft` comes before `work`: the guesses that it asks for become drafts of the work (`Scheduler.drafted`).
     `yielding` is there when the step may be interrupted.
+    `side`, only without `work`: a chunk of a prompt to be computed beside the steps that follow, see `Executor.run_side`.
+    `resume_s`: when there is something to do again if nobody comes before; only while a side chunk is under way.
     """
 
     step: int
@@ -187,6 +193,8 @@ class StepPlan(NamedTuple):
     work: tuple[SequenceWork, ...] = ()
     draft: DraftPlan = NO_DRAFTING
     yielding: Yielding | None = None
+    side: SequenceWork | None = None
+    resume_s: float = 0.0
 
     @property
     def num_tokens(self) -> int:

@@ -110,6 +110,7 @@ def make_scheduler(facts: EngineFacts, options: EngineOptions, levels: LevelLimi
         max_cached_tokens=facts.max_cached_tokens,
         can_trim=facts.can_trim,
         can_interrupt=facts.can_interrupt,
+        max_side_tokens=facts.max_side_tokens,
         idle_cell_s=facts.idle_cell_s,
         enable_prefix_cache=options.enable_prefix_cache,
         levels=levels,

@@ -6,12 +6,12 @@ All calls but `prepare_request` and `interrupt` come from the one engine thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ultrafast.core.draft import DraftPlan, DraftResult
 from ultrafast.core.request import Request
-from ultrafast.core.step import SequenceOp, StepPlan, StepResult
+from ultrafast.core.step import SequenceOp, SequenceWork, StepPlan, StepResult
 
 
 class Executor(Protocol):
@@ -80,6 +80,19 @@ class Executor(Protocol):
         Behind drafts that turn out right further draws follow, see `StepResult.sampled`; every token is drawn as it would be
         without drafts. On `OUT_OF_KV`, `INVALID` and `INTERRUPTED` nothing has changed. A request that fails by itself is listed
         in `failed`; the others' draws are valid.
+        """
+        ...
+
+    def run_side(self, chunk: SequenceWork, go_on: Callable[[], bool]) -> StepResult:
+        """Compute a chunk of a prompt, which draws nothing, beside the steps; at its end its KV is appended to the sequence.
+
+        `go_on` is asked between any two operations of the forward pass. Before it answers it may have other plans run and KV
+        operations applied, as long as the sequence stays what it is. False breaks the chunk off; what it raises comes out here.
+        Only for an engine that says so (`EngineFacts.max_side_tokens`).
+
+        Returns:
+            OK, INTERRUPTED with nothing changed, INVALID with the sequence emptied (its KV could not be moved), or FATAL.
+            `duration_s` is without the time that `go_on` took.
         """
         ...
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ultrafast.core.clock import ManualClock
@@ -37,6 +37,7 @@ from ultrafast.core.step import (
 END_TOKEN = 0
 """The fake vocabulary's end of generation."""
 
+_SIDE_PIECE_TOKENS = 4
 _MASK = (1 << 64) - 1
 _CELL = struct.Struct("<IQ")
 
@@ -71,6 +72,7 @@ class Injections:
         stuck_ids: the same, as a dead end of their own.
         refused_ids: `prepare_request` and `begin_request` raise for these.
         uncopyable_ids: their `CopyPrefix` is reported as not proven.
+        unmovable_ids: the KV of their side chunks cannot be moved.
     """
 
     statuses: deque[StepStatus] = field(default_factory=deque)
@@ -79,6 +81,7 @@ class Injections:
     stuck_ids: set[str] = field(default_factory=set)
     refused_ids: set[str] = field(default_factory=set)
     uncopyable_ids: set[str] = field(default_factory=set)
+    unmovable_ids: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -117,6 +120,7 @@ class FakeExecutor:
     ) -> None:
         self.injections = Injections()
         self.num_run_tokens = 0
+        self.num_side_tokens = 0
         self._capacity_tokens = capacity_tokens
         self._max_step_tokens = max_step_tokens
         self._clock = clock
@@ -210,6 +214,27 @@ class FakeExecutor:
         duration_s = self._spend(num_outputs, num_prefill_tokens, plan.num_drafts)
         dead_ends = tuple(request_id for request_id, _ in failed if request_id in self.injections.stuck_ids)
         return StepResult(status, tuple(sampled), tuple(failed), duration_s, dead_ends)
+
+    def run_side(self, chunk: SequenceWork, go_on: Callable[[], bool]) -> StepResult:
+        """Piece by piece, with `go_on` before each; nothing of it is there before all of it is."""
+        assert not chunk.samples, "a side chunk draws nothing"
+        begin = chunk.start
+        self._check(StepPlan(0, work=(chunk,)))
+        duration_s = 0.0
+        while begin < chunk.start + len(chunk.tokens):
+            if not go_on():
+                return StepResult(StepStatus.INTERRUPTED, duration_s=duration_s)
+            num_tokens = min(_SIDE_PIECE_TOKENS, chunk.start + len(chunk.tokens) - begin)
+            duration_s += self._spend(0, num_tokens)
+            begin += num_tokens
+        if chunk.request_id in self.injections.unmovable_ids:
+            self._trim(TrimSequence(chunk.seq_id, 0))
+            return StepResult(StepStatus.INVALID, duration_s=duration_s)
+        assert len(chunk.tokens) <= self.num_free, "no room for the KV of a side chunk"
+        self._write(chunk)
+        self.num_run_tokens += len(chunk.tokens)
+        self.num_side_tokens += len(chunk.tokens)
+        return StepResult(StepStatus.OK, duration_s=duration_s)
 
     def interrupt(self) -> None:
         """A simulated step is over before anybody could ask; `injections.statuses` says which ones are broken off."""

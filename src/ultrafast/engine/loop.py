@@ -23,7 +23,7 @@ from ultrafast.core.draft import DraftResult
 from ultrafast.core.errors import InvalidRequestError, UltrafastError
 from ultrafast.core.events import DropReason, Event, RequestFinished
 from ultrafast.core.request import FinishReason, Request
-from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus, Yielding
+from ultrafast.core.step import KvMoved, SequenceWork, StepPlan, StepResult, StepStatus, Yielding
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.grammars import CompileBounds, Compiled, GrammarCompiler
 from ultrafast.engine.kvstore.carrier import KvCarrier
@@ -56,6 +56,10 @@ class StepScheduler(Protocol):
     def gives_way(self, step: Yielding, request: Request, elapsed_s: float) -> bool: ...
     def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan: ...
     def complete(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]: ...
+    @property
+    def is_side_wanted(self) -> bool: ...
+    def side_begun(self, chunk: SequenceWork, now: float) -> None: ...
+    def side_finished(self, chunk: SequenceWork, result: StepResult, now: float) -> list[Event]: ...
 
 
 class _KvDone(NamedTuple):
@@ -98,6 +102,7 @@ class EngineLoop:
         self._kv.on_done(lambda: self._inbox.put(_KvDone()))
         # Held by the engine thread whenever it may touch the scheduler, that is except while a step runs.
         self._decisions = threading.Lock()
+        self._resume_s = 0.0  # before that nothing is due while a side chunk runs, unless somebody comes
         self._under_way: _UnderWay | None = None  # written by the engine thread, read by those who post
         self._is_running = True
         self.step = 0
@@ -144,10 +149,14 @@ class EngineLoop:
             self._decisions.release()
             self._grammars.close()
 
-    def _turn(self) -> None:
-        """What is not there costs nothing here: all of this runs between two steps, out of cold caches."""
+    def _turn(self) -> bool:
+        """One step, or a side chunk with all the turns that fall into it. Returns whether there was such.
+
+        What is not there costs nothing here: all of this runs between two steps, out of cold caches.
+        """
         events = self._drain()
         plan = self._plan()
+        self._resume_s = plan.resume_s
         if results := self._kv.poll():
             events += self._scheduler.kv_moved(results, self._clock())
         if plan.draft:
@@ -161,12 +170,40 @@ class EngineLoop:
             self.step += 1
             self.last_step_s = now
             self._report(events)
-            return
+            return True
         events += self._scheduler.kv_moved((), self._clock())  # what it has to tell though nothing moved
         if events or plan.kv_ops:
             # Somebody came or went, or cells were freed: that is booked too, so that the gauges never stay behind.
             events += self._scheduler.complete(plan, StepResult(StepStatus.OK), self._clock())
             self._report(events)
+        if plan.side is not None:
+            self._run_side(plan.side)
+        return plan.side is not None
+
+    def _run_side(self, chunk: SequenceWork) -> None:
+        """Compute a chunk of a long prompt, suspended for each turn that has something to do."""
+        self._scheduler.side_begun(chunk, self._clock())
+        self._decisions.release()
+        try:
+            result = self._executor.run_side(chunk, self._take_turns)
+        finally:
+            self._decisions.acquire()
+        if result.status is StepStatus.FATAL:
+            raise FatalStepError(f"a side chunk of {chunk.request_id} left the engine in an unknown state")
+        now = self._clock()
+        self._report(self._scheduler.side_finished(chunk, result, now))
+        self.step += 1
+        self.last_step_s = now
+
+    def _take_turns(self) -> bool:
+        """Asked hundreds of times per chunk: do what is due. Returns whether the chunk is still wanted."""
+        if self._inbox.empty() and self._clock() < self._resume_s:
+            return True
+        with self._decisions:
+            while self._is_running and self._scheduler.is_side_wanted:
+                if not self._turn():
+                    return True
+        return False
 
     def _run(self, plan: StepPlan) -> StepResult:
         if plan.yielding is not None:

@@ -46,6 +46,8 @@ class EngineOptions:
             size; "always": all do; "off".
         draft_model_path: GGUF file of a smaller model with the same vocabulary that guesses where the text does not repeat
             itself; None = there is none. Not loaded where this engine does not speculate.
+        enable_side_context: keep KV for one more long prompt, so that it is computed beside the steps of others where that is
+            faster (on a CPU, and if a part of the free memory suffices).
         libllama_path: another libllama instead of the one that ships with the `xllamacpp` wheel; same ABI check.
     """
 
@@ -75,6 +77,7 @@ class EngineOptions:
     deterministic: str = "off"
     draft_model_path: str | None = None
     libllama_path: str | None = None
+    enable_side_context: bool = True
     max_num_paused: int = 0
     tier_order: tuple[ServiceTier, ...] = tuple(ServiceTier)
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES
@@ -113,6 +116,7 @@ class EngineFacts:
         state_bytes_fixed: bytes of a sequence's state beside those (recurrent state).
         draft: None when there is no draft model.
         can_interrupt: a step can be broken off while it runs.
+        max_side_tokens: longest prompt that can be computed beside the steps; 0 = none.
         idle_cell_s: what each cell in use adds to each row of a step that does not read it, seconds; 0 = not measured.
         model_hash: of the content of the model file (sampled, see `kvstore.model_key`); "" for an engine without one.
     """
@@ -144,5 +148,6 @@ class EngineFacts:
     max_num_paused: int = 0
     draft: DraftFacts | None = None
     can_interrupt: bool = False
+    max_side_tokens: int = 0
     idle_cell_s: float = 0.0
     model_hash: str = ""

@@ -6,12 +6,12 @@ sequence ids   [0 ........ first_alone_id)   [first_alone_id ...)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ultrafast.core.draft import DraftPlan, DraftResult
 from ultrafast.core.request import Request
-from ultrafast.core.step import CopyPrefix, SequenceOp, StepPlan, StepResult
+from ultrafast.core.step import CopyPrefix, SequenceOp, SequenceWork, StepPlan, StepResult
 from ultrafast.engine.executor import Executor
 
 
@@ -56,6 +56,9 @@ class PairedExecutor:
             return self._shared.run(plan)
         work = tuple(item._replace(seq_id=item.seq_id - self._first) for item in plan.work)
         return self._alone.run(plan._replace(work=work))
+
+    def run_side(self, chunk: SequenceWork, go_on: Callable[[], bool]) -> StepResult:
+        return self._shared.run_side(chunk, go_on)
 
     def interrupt(self) -> None:
         # Only the shared pool's steps are long enough, and only they are announced as such.

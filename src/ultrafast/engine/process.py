@@ -29,10 +29,14 @@ this 14 to 30 ms.
 """
 
 
+_MAX_ACTIVE_LEVELS = "2"
+"""A step that is run while a side chunk is suspended begins inside of the chunk's threads, and has threads of its own."""
+
+
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child: ours, and how long its compute threads spin unless that was said."""
-    own = {} if "OMP_WAIT_POLICY" in environ else {"GOMP_SPINCOUNT": _SPIN_COUNT}
-    return {**own, **environ}
+    """Return the environment of a child: ours, and how its compute threads behave unless that was said."""
+    spin = {} if "OMP_WAIT_POLICY" in environ else {"GOMP_SPINCOUNT": _SPIN_COUNT}
+    return {**spin, "OMP_MAX_ACTIVE_LEVELS": _MAX_ACTIVE_LEVELS, **environ}
 
 
 class ChildConnection(asyncio.Protocol):

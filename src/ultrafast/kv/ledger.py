@@ -32,7 +32,7 @@ def num_sequences(max_num_running: int, max_num_cached: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KvUsage:
-    """How full the pool is, in cells; running + cached + free = capacity. Cells held by both count as running."""
+    """How full the pool is, in cells; running + cached + free = capacity. Cells held by both, or held back, count as running."""
 
     num_running_tokens: int
     num_cached_tokens: int
@@ -67,6 +67,7 @@ class KvLedger:
         departures: copies of sequences that will have to leave, or None where they are moved in one piece.
         idle_cell_s: what one idle cell has cost all steps so far, seconds; who runs the steps adds to it.
         now: time of the current plan, set by its maker (for the ages of what is evicted meanwhile).
+        num_held: cells set aside for what is being computed elsewhere; neither free nor anybody's yet.
         version: changes whenever cells may have become available or a new prefix was kept.
     """
 
@@ -106,11 +107,12 @@ class KvLedger:
         )
         self.idle_cell_s = 0.0
         self.now = 0.0
+        self.num_held = 0
         self.version = 0
 
     @property
     def num_free(self) -> int:
-        return self.capacity_tokens - self._tree.num_used
+        return self.capacity_tokens - self._tree.num_used - self.num_held
 
     @property
     def num_evictable(self) -> int:
@@ -131,7 +133,7 @@ class KvLedger:
     @property
     def usage(self) -> KvUsage:
         cached = self._tree.num_evictable
-        return KvUsage(self._tree.num_used - cached, cached, self.num_free, self._block_size)
+        return KvUsage(self._tree.num_used + self.num_held - cached, cached, self.num_free, self._block_size)
 
     def note(self, op: KvOp) -> None:
         """Add an operation for the engine, after those that are there."""

@@ -62,7 +62,7 @@ class Recorder:
         self._preemptions = {tier: metrics.preemptions.labels(tier) for tier in ServiceTier}
         self._recomputed = {tier: metrics.recomputed_tokens.labels(tier) for tier in ServiceTier}
         self._pauses = {tier: metrics.pauses.labels(tier) for tier in ServiceTier}
-        self._step = {kind: metrics.step.labels(kind) for kind in ("prefill", "decode", "mixed")}
+        self._step = {kind: metrics.step.labels(kind) for kind in ("prefill", "decode", "mixed", "side")}
         self._prefill_step_tokens = metrics.step_tokens.labels("prefill")
         self._decode_step_tokens = metrics.step_tokens.labels("decode")
         self._kv_blocks = {state: metrics.kv_blocks.labels("device", state) for state in ("free", "running", "cached")}
@@ -216,6 +216,8 @@ def _count(counter: Counter, *labels: str) -> None:
 
 
 def _step_kind(stats: StepFinished) -> str:
+    if stats.is_side:
+        return "side"
     if not stats.num_prefill_tokens:
         return "decode"
     return "mixed" if stats.num_decode_sequences else "prefill"

@@ -42,6 +42,7 @@ class SchedulerLimits:
         max_cached_tokens: cells that only they hold, at most; None = the whole pool.
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
         can_interrupt: a step can be broken off while it runs; then a step that nobody waits for may be longer.
+        max_side_tokens: longest prompt that the engine can compute beside the steps; 0 = none.
         idle_cell_s: what each cell in use adds to each row of a step, seconds, as it was measured; 0 = to be learnt.
         enable_prefix_cache: reuse KV between requests. False: each request is as one with its cache off.
         enable_speculation: let steps carry drafts where that is measured to pay; needs `can_trim`.
@@ -68,6 +69,7 @@ class SchedulerLimits:
     max_cached_tokens: int | None = None
     can_trim: bool = True
     can_interrupt: bool = False
+    max_side_tokens: int = 0
     idle_cell_s: float = 0.0
     enable_prefix_cache: bool = True
     enable_speculation: bool = True

@@ -17,7 +17,7 @@ from enum import IntEnum
 from ultrafast.core.draft import DraftResult
 from ultrafast.core.events import Event, RequestFinished, StepFinished
 from ultrafast.core.request import Request
-from ultrafast.core.step import KvMoved, StepPlan, StepResult, Yielding
+from ultrafast.core.step import KvMoved, SequenceWork, StepPlan, StepResult, Yielding
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
 
@@ -86,6 +86,20 @@ class PairedScheduler:
     def gives_way(self, step: Yielding, request: Request, elapsed_s: float) -> bool:
         """Only steps of the shared side are long enough."""
         return self._sides[_Side.SHARED].gives_way(step, request, elapsed_s)
+
+    @property
+    def is_side_wanted(self) -> bool:
+        return self._sides[_Side.SHARED].is_side_wanted
+
+    def side_begun(self, chunk: SequenceWork, now: float) -> None:
+        """Only the shared side has long prompts beside its steps."""
+        self._sides[_Side.SHARED].side_begun(chunk, now)
+
+    def side_finished(self, chunk: SequenceWork, result: StepResult, now: float) -> list[Event]:
+        """See `Scheduler.side_finished`."""
+        self._sides[_Side.ALONE].stood_by(result.duration_s, now)
+        events = self._sides[_Side.SHARED].side_finished(chunk, result, now)
+        return [self._whole(event) if isinstance(event, StepFinished) else event for event in events]
 
     def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan:
         """Only the shared side guesses."""
@@ -160,5 +174,6 @@ def limits_alone(shared: SchedulerLimits, first_seq_id: int) -> SchedulerLimits:
         enable_reservation=False,
         levels=None,
         fixed_chunk_tokens=CHUNK_TOKENS,
+        max_side_tokens=0,
         first_seq_id=first_seq_id,
     )

@@ -111,7 +111,7 @@ class Places:
             match, restored = self._reusable(live, now)
             num_matched = match.num_tokens if match else 0
             if live.can_reuse and ledger.has_cache and ledger.can_trim:
-                leader = find_leader(live, num_matched, state.running)
+                leader = find_leader(live, num_matched, self._leaders_for(live))
                 if leader:
                     state.park(live, *leader)
                     self._promised = None  # the leader may be more urgent now
@@ -135,6 +135,13 @@ class Places:
         if self._promised is not None:
             self._promised[live.urgency] += admission.promised_to(live, self._limits)
         return True
+
+    def _leaders_for(self, live: LiveRequest) -> list[LiveRequest]:
+        """Whose prefix may be waited for: not for the end of a side chunk, which is long, by somebody more urgent."""
+        beside = self._state.side.live
+        if beside is None or beside.rank <= live.rank:
+            return self._state.running
+        return [other for other in self._state.running if other is not beside]
 
     def _reusable(self, live: LiveRequest, now: float) -> tuple[Match | None, Sequence[Part]]:
         """What a request need not compute: the prefix that the device has, and what can be loaded beyond it."""

@@ -29,9 +29,16 @@ _NUM_RANKS = len(ServiceTier)
 
 
 class Planner:
-    """Turns state into the work of the next step. It moves requests between states; it never advances their tokens."""
+    """Turns state into the work of the next step. It moves requests between states; it never advances their tokens.
+
+    Attributes:
+        side: a chunk to begin beside the steps, as there is nothing to do now; None = none.
+        resume_s: when there will be, while a chunk is under way.
+    """
 
     def __init__(self, state: SchedulerState) -> None:
+        self.side: SequenceWork | None = None
+        self.resume_s = inf
         self._state = state
         self._ledger = state.ledger
         self._limits = state.limits
@@ -50,8 +57,11 @@ class Planner:
             state.departing.copy_ahead(state.running, state.paused, now)
         self._places.fill(due_ranks, now)
         state.restorer.step(state.running, now)
+        self.side, self.resume_s = None, inf
         while True:
             eligible = state.restorer.without_loading(state.faults.suspects(state.running) or state.running)
+            if (beside := self._beside(eligible, due_ranks, now)) is not None:
+                return beside
             has_eligible = bool(eligible)
             work = self._fill_step(eligible, due_ranks, now)
             if work or not has_eligible:
@@ -61,6 +71,30 @@ class Planner:
             assert victim is not None, "somebody runs"
             assert len(state.holders) > 1, "a request that runs alone fits: it was checked when added"
             state.preempt(victim, now)
+
+    def _beside(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> tuple[SequenceWork, ...] | None:
+        """The step beside a side chunk, which may be empty; None where there is no such chunk and should be none."""
+        state, side = self._state, self._state.side
+        prompt = None if state.faults.is_isolating or state.faults.slack else side.prompt(eligible)
+        if prompt is not None:
+            lives, resume_s = side.ready(prompt, [live for live in eligible if live is not prompt], due_ranks, now)
+            work = self._fill_step(lives, due_ranks, now) if lives else []
+            if work:
+                return self._with_drafts(tuple(work), now)
+            if not lives and (side.chunk is not None or self._propose(prompt)):
+                self.resume_s = resume_s
+                return ()
+        if side.chunk is not None:  # nobody can advance beside it
+            state.end_side()
+        return None
+
+    def _propose(self, prompt: LiveRequest) -> bool:
+        """Have a chunk begun, if there are cells for it."""
+        chunk = self._state.side.next_chunk(prompt, self._state.followers.first_until(prompt))
+        if not self._make_room(len(chunk.tokens) + len(self._state.running)):
+            return False
+        self.side = chunk
+        return True
 
     def _prepare_room(self) -> None:
         """What waits will take cells, and what is likely to come may: see that cached leaves can go at once when it does."""
@@ -215,6 +249,11 @@ class Planner:
 
     def _make_room(self, num_tokens: int) -> bool:
         slack = self._state.faults.slack if self._state.num_holders > 1 else 0
+        if self._ledger.make_room(num_tokens + slack):
+            return True
+        if self._state.side.chunk is None:
+            return False
+        self._state.end_side()  # nobody gives way while cells are only set aside
         return self._ledger.make_room(num_tokens + slack)
 
 

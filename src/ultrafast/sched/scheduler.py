@@ -9,6 +9,8 @@ The engine's one thread calls it like this (and nobody else calls it at all):
       the engine runs plan.work
     complete(plan, result, now)              -> events
 
+    where there is no plan.work but plan.side: side_begun(chunk, now), turns as above while is_side_wanted, side_finished(...)
+
 Exactly one `RequestFinished` comes for each added request. Events are handed out in the order in which they happened, each once,
 by whichever call comes next; what happened while planning (scheduled, preempted) comes with `complete`.
 """
@@ -21,7 +23,7 @@ from dataclasses import replace
 from ultrafast.core.draft import DraftPass, DraftResult
 from ultrafast.core.events import DropReason, Event, RequestFinished
 from ultrafast.core.request import FinishReason, Request
-from ultrafast.core.step import KvMoved, StepPlan, StepResult, StepStatus, Yielding
+from ultrafast.core.step import KvMoved, SequenceWork, StepPlan, StepResult, StepStatus, Yielding
 from ultrafast.kv.ledger import KvUsage
 from ultrafast.kv.run import FoundRun
 from ultrafast.sched import outcome
@@ -167,11 +169,15 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """Decide the next step. The caller applies `kv_ops` even when it then plans again: no operation is handed out twice."""
         self._planned_at_s = now
+        self._book_side_time(now)
         self._expire(now)
         work = self._planner.build(now)
         state = self._state
         yielding = state.interruptions.yielding(work, state.live, state.cost)
-        return StepPlan(self._step, state.ledger.take_ops(), work, state.drafting.draft_plan, yielding)
+        planner = self._planner
+        return StepPlan(
+            self._step, state.ledger.take_ops(), work, state.drafting.draft_plan, yielding, planner.side, planner.resume_s
+        )
 
     def gives_way(self, step: Yielding, request: Request, elapsed_s: float) -> bool:
         """Whether a step that began `elapsed_s` ago should be broken off for a request that has just come.
@@ -184,6 +190,35 @@ class Scheduler:
     def drafted(self, plan: StepPlan, result: DraftResult) -> StepPlan:
         """Take what came of `plan.draft`; returns the plan to run and to complete, with the draft model's guesses."""
         return self._state.drafting.drafted(plan, result)
+
+    @property
+    def is_side_wanted(self) -> bool:
+        """A side chunk is under way and its request still wants it; if not, it is to be broken off."""
+        return self._state.side.chunk is not None
+
+    def side_begun(self, chunk: SequenceWork, now: float) -> None:
+        """The engine begins `plan.side`; `plan` and `complete` may follow until `side_finished`."""
+        self._state.begin_side(self._state.live[chunk.request_id], chunk, now)
+
+    def side_finished(self, chunk: SequenceWork, result: StepResult, now: float) -> list[Event]:
+        """Book what came of a side chunk, which nobody may want any more: then it is as if it had never been."""
+        state = self._state
+        self._book_side_time(now)
+        live = state.side.live
+        state.end_side()
+        plan = StepPlan(self._step, work=(chunk,))
+        worked = Worked(plan.work, state.live, state.cost.coefficients, len(state.limits.tiers))
+        if live is None:
+            result = StepResult(StepStatus.INTERRUPTED, duration_s=result.duration_s)
+        elif result.status is StepStatus.OK:
+            outcome.book(state, plan, worked, result, now)
+        elif result.status is StepStatus.INVALID:
+            state.side.is_off = True
+            state.restart_without_reuse(live)
+        event = outcome.step_finished(state, plan, worked, result, now, result.duration_s, 0.0)
+        state.emit(event._replace(is_side=True))
+        self._step += 1
+        return state.take_events()
 
     def copies_failed(self, request_ids: Sequence[str], now: float) -> None:  # noqa: ARG002 - as every call of the loop
         """The engine left these requests' sequences empty instead of sharing a prefix: they compute everything. Plan again."""
@@ -234,11 +269,13 @@ class Scheduler:
         worked = Worked(plan.work, state.live, coefficients, len(state.limits.tiers))
         state.interruptions.step_finished(result)
         if result.status is StepStatus.OK and plan.work:
-            self._book_shares(worked, duration_s, item_s(coefficients), now)
+            self._book_shares(worked.costs_s, duration_s, item_s(coefficients), now)
+            state.last_step_s = duration_s
             outcome.book(state, plan, worked, result, now)
             self._learn(plan, worked, result)
         else:
             outcome.book(state, plan, worked, result, now)
+        state.side.resumed_s = now
         schedule_s = max(0.0, now - self._planned_at_s - duration_s)
         state.emit(outcome.step_finished(state, plan, worked, result, now, duration_s, schedule_s))
         self._step += 1
@@ -294,12 +331,21 @@ class Scheduler:
             retry_after_s = state.drain.retry_after_s(live.rank, wait_s, now)
             state.finish(live, FinishReason.EXPIRE, now, drop_reason=DropReason.QUEUE_TIMEOUT, retry_after_s=retry_after_s)
 
-    def _book_shares(self, worked: Worked, duration_s: float, one_item_s: float, now: float) -> None:
+    def _book_side_time(self, now: float) -> None:
+        """The time that the side chunk under way has had since it was looked at last is its tier's."""
+        side = self._state.side
+        if side.live is None or now <= side.resumed_s:
+            return
+        costs_s = [0.0] * len(self._state.limits.tiers)
+        costs_s[side.live.rank] = 1.0
+        self._book_shares(costs_s, now - side.resumed_s, item_s(self._state.cost.coefficients), now)
+        side.resumed_s = now
+
+    def _book_shares(self, costs_s: Sequence[float], duration_s: float, one_item_s: float, now: float) -> None:
         """Before the outcome: a request that ends with this step has used it too."""
         state = self._state
         waiting = state.waiting.nums()
         wanting = [rank for rank, num_waiting in enumerate(waiting) if num_waiting or state.num_holding[rank]]
-        state.shares.step_finished(duration_s, wanting, worked.costs_s, one_item_s)
+        state.shares.step_finished(duration_s, wanting, costs_s, one_item_s)
         state.drain.step_finished(duration_s, state.num_started, waiting, now)
         state.num_started = [0] * len(waiting)
-        state.last_step_s = duration_s

@@ -52,6 +52,10 @@ class Followers:
         self._leader_of[live] = leader
         self._set_rank(leader)
 
+    def first_until(self, leader: LiveRequest) -> int | None:
+        """How many tokens the leader must have computed for the first of those that wait for it; None = nobody does."""
+        return min([item.until for item in self._by_leader.get(leader, [])], default=None)
+
     def release_ready(self, leader: LiveRequest) -> list[LiveRequest]:
         """Take out those whose shared prefix the leader has computed."""
         parked = self._by_leader.get(leader)

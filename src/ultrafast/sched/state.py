@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from ultrafast.core.events import DropReason, Event, RequestPreempted, RequestScheduled
 from ultrafast.core.request import FinishReason, RequestState
+from ultrafast.core.step import SequenceWork
 from ultrafast.kv.index import Part
 from ultrafast.kv.ledger import KvLedger
 from ultrafast.kv.tree import Match
@@ -34,6 +35,7 @@ from ultrafast.sched.reservation import Reservations
 from ultrafast.sched.restore import Restorer
 from ultrafast.sched.shares import Shares
 from ultrafast.sched.sharing import Followers
+from ultrafast.sched.side import Side
 from ultrafast.sched.speculation.drafting import Drafting
 from ultrafast.sched.waiting import WaitingQueue
 
@@ -75,6 +77,7 @@ class SchedulerState:
         self.faults = Faults()
         self.shares = Shares(limits.tiers)
         self.interruptions = Interruptions(can_interrupt=limits.can_interrupt)
+        self.side = Side(limits, self.cost)
         self.drain = Drain(len(limits.tiers))
         self.deadlines = QueueDeadlines()
         self.execution_deadlines = ExecutionDeadlines()
@@ -206,6 +209,16 @@ class SchedulerState:
         for follower in self.followers.release_ready(leader):
             self.waiting.push(follower)
 
+    def begin_side(self, live: LiveRequest, chunk: SequenceWork, now: float) -> None:
+        """A chunk of its prompt is computed beside the steps; the cells that its KV will need are set aside."""
+        self.side.begin(live, chunk, now)
+        self.ledger.num_held = len(chunk.tokens)
+
+    def end_side(self) -> None:
+        """The chunk is done, or not wanted any more."""
+        self.side.end()
+        self.ledger.num_held = 0
+
     def preempt(self, live: LiveRequest, now: float) -> None:
         """From running or paused to waiting, at the front of its tier; its cells are freed.
 
@@ -265,6 +278,8 @@ class SchedulerState:
         self.emit(event)
 
     def _leave(self, live: LiveRequest) -> None:
+        if self.side.live is live:
+            self.end_side()
         (self.running if live.state is RequestState.RUNNING else self.paused).remove(live)
         self.num_holding[live.rank] -= 1
         for follower in self.followers.release_all(live):

@@ -14,7 +14,7 @@ from ultrafast.core.clock import Clock, ManualClock
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.events import DropReason, RequestFinished
 from ultrafast.core.request import FinishReason, Request, SamplingParams
-from ultrafast.core.step import StepPlan, StepResult, StepStatus
+from ultrafast.core.step import SequenceWork, StepPlan, StepResult, StepStatus
 from ultrafast.core.tiers import ServiceTier, TierPolicy
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.grammars import CompileBounds
@@ -71,6 +71,30 @@ class LongStepExecutor(FakeExecutor):
         self.end.set()
 
 
+class SideExecutor(FakeExecutor):
+    """A side chunk runs, asking whether to go on, until the test lets it end."""
+
+    def __init__(self) -> None:
+        super().__init__(capacity_tokens=2000)
+        self.is_running = threading.Event()
+        self.end = threading.Event()
+        self.results: list[StepStatus] = []
+
+    def run(self, plan: StepPlan) -> StepResult:
+        time.sleep(0.004)  # a stream lasts
+        return super().run(plan)
+
+    def run_side(self, chunk: SequenceWork, go_on: Callable[[], bool]) -> StepResult:
+        while not self.end.is_set():
+            if not go_on():
+                self.results.append(StepStatus.INTERRUPTED)
+                return StepResult(StepStatus.INTERRUPTED)
+            self.is_running.set()
+            time.sleep(0.001)
+        self.results.append(StepStatus.OK)
+        return super().run_side(chunk, go_on)
+
+
 class Running:
     """A loop on its thread, and what it has reported."""
 
@@ -85,6 +109,7 @@ class Running:
         scheduler = Scheduler(limits)
         for num_tokens in (16, 64, 128, 256) * 4 if limits.can_interrupt else ():
             scheduler.cost.observe(0, num_tokens, 0.004 * num_tokens)
+            scheduler.cost.observe(1, 0, 0.004)
         self.reports: queue.SimpleQueue[StepReport] = queue.SimpleQueue()
         self.loop = EngineLoop(scheduler, executor, clock or ManualClock(), self.reports.put, bounds=bounds)
         self.error: BaseException | None = None
@@ -299,3 +324,68 @@ def test_who_asks_is_answered_while_a_step_runs() -> None:
     running.loop.post(Submit(replace(make("later"), is_inquiry=True)))
     assert running.finished("later").reason is FinishReason.ABORT
     running.stop()
+
+
+def start_side_chunk() -> tuple[Running, SideExecutor]:
+    """A stream decodes, and a long prompt is computed beside it."""
+    executor = SideExecutor()
+    begin_s = time.monotonic()  # the requests came at 0
+    limits = replace(LIMITS, can_interrupt=True, max_side_tokens=1000)
+    running = Running(executor, limits, lambda: time.monotonic() - begin_s)
+    running.loop.post(Submit(make("stream", max_tokens=900, tier=ServiceTier.ULTRAFAST)))
+    running.wait_for(lambda report: bool(report.tokens))
+    running.loop.post(Submit(make("long", prompt=600)))
+    assert executor.is_running.wait(WAIT_S)
+    return running, executor
+
+
+def test_streams_and_newcomers_are_served_while_a_side_chunk_runs() -> None:
+    running, executor = start_side_chunk()
+    running.wait_for(lambda report: "stream" in [token.request_id for token in report.tokens])
+    running.wait_for(lambda report: "stream" in [token.request_id for token in report.tokens])
+    running.loop.post(
+        Submit(make("new", prompt=50, tier=ServiceTier.ULTRAFAST))
+    )  # the prefix of the long one: it waits for nobody
+    assert running.finished("new").reason is FinishReason.LENGTH
+    running.loop.post(Submit(replace(make("asks"), is_inquiry=True)))
+    assert running.finished("asks").reason is FinishReason.ABORT
+    assert not executor.results, "the chunk is still under way"
+    executor.end.set()
+    assert running.finished("long").reason is FinishReason.LENGTH
+    running.loop.post(Abort(["stream"]))
+    running.stop()
+    assert set(executor.results) == {StepStatus.OK}
+
+
+def test_a_side_chunk_that_nobody_wants_any_more_is_broken_off() -> None:
+    running, executor = start_side_chunk()
+    running.loop.post(Abort(["long"]))
+    assert running.finished("long").reason is FinishReason.ABORT
+    running.wait_for(lambda report: "stream" in [token.request_id for token in report.tokens])
+    assert executor.results == [StepStatus.INTERRUPTED]
+    assert executor.num_side_tokens == 0
+    running.loop.post(Abort(["stream"]))
+    running.stop()
+
+
+def test_all_may_leave_while_a_side_chunk_runs() -> None:
+    running, executor = start_side_chunk()
+    running.loop.post(Abort(["stream", "long"]))
+    assert running.finished("long").reason is FinishReason.ABORT
+    running.loop.post(Submit(make("next")))
+    assert running.finished("next").reason is FinishReason.LENGTH
+    assert executor.results == [StepStatus.INTERRUPTED]
+    running.stop()
+
+
+def test_the_loop_can_be_stopped_while_a_side_chunk_runs() -> None:
+    running, executor = start_side_chunk()
+    running.stop()
+    assert executor.results == [StepStatus.INTERRUPTED]
+
+
+def test_an_unknown_state_in_the_midst_of_a_side_chunk_ends_the_loop() -> None:
+    running, executor = start_side_chunk()
+    executor.injections.statuses.append(StepStatus.FATAL)
+    running.thread.join(WAIT_S)
+    assert isinstance(running.error, FatalStepError)

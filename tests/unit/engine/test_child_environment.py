@@ -15,4 +15,11 @@ def test_its_compute_threads_do_not_spin_for_longer_than_a_time_slice() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "active")])
 def test_what_the_operator_said_about_it_stands(name: str, value: str) -> None:
-    assert child_environment({name: value}) == {name: value}
+    environment = child_environment({name: value})
+    assert environment[name] == value
+    assert name == "GOMP_SPINCOUNT" or "GOMP_SPINCOUNT" not in environment
+
+
+def test_a_step_begins_inside_of_a_suspended_pass_with_threads_of_its_own() -> None:
+    assert int(child_environment({})["OMP_MAX_ACTIVE_LEVELS"]) >= 2
+    assert child_environment({"OMP_MAX_ACTIVE_LEVELS": "1"})["OMP_MAX_ACTIVE_LEVELS"] == "1"

@@ -133,6 +133,12 @@ def test_kinds_of_steps(num_prefill_tokens: int, num_decode: int, kind: str) -> 
     assert recorded(StepReport(stats=step))("step_seconds_count", kind=kind) == 1
 
 
+def test_a_side_chunk_is_no_step_among_the_others() -> None:
+    value = recorded(StepReport(stats=STEP._replace(num_decode_sequences=0, is_side=True)))
+    assert value("step_seconds_count", kind="side") == 1
+    assert value("step_seconds_count", kind="prefill") == 0
+
+
 def test_steps_are_counted_once_and_do_not_pile_up() -> None:
     metrics = Metrics()
     recorder, value = Recorder(metrics), metrics.registry.get_sample_value

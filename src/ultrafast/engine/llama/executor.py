@@ -22,15 +22,15 @@ from ultrafast.engine.llama.draft_model import DraftModel
 from ultrafast.engine.llama.facts import probe, read_facts
 from ultrafast.engine.llama.grammar import GrammarCompiler, GrammarError
 from ultrafast.engine.llama.kv_state import KvState
-from ultrafast.engine.llama.lone_context import LoneModel
-from ultrafast.engine.llama.model import Model
+from ultrafast.engine.llama.model import BROKEN_OFF, Model
 from ultrafast.engine.llama.sampler import CandidateArray, DeadEndError, SamplingError, SequenceSampler
+from ultrafast.engine.llama.second_context import LoneContext
+from ultrafast.engine.llama.side_pass import SidePass, open_side_pass
 from ultrafast.engine.llama.vocab import Vocab
 from ultrafast.engine.llama.warmup import StepSample, warm_up
 from ultrafast.engine.options import EngineOptions
 from ultrafast.engine.warmup_plan import WarmupPlan
 
-_BROKEN_OFF = 2
 _STATUS = {0: StepStatus.OK, 1: StepStatus.OUT_OF_KV, -1: StepStatus.INVALID}
 
 
@@ -60,6 +60,7 @@ class LlamaExecutor:
         self.can_trim = probed.can_trim and self._keeps_whole_window
         self._kv_state = KvState(self._c, model.context, model.sizes.num_sequences, can_trim=self.can_trim)
         self.draft: DraftModel | None = None
+        self.side: SidePass | None = None
         self.facts = read_facts(model, options, replace(probed, can_trim=self.can_trim), self.vocab.size, load_s)
 
     @classmethod
@@ -78,7 +79,14 @@ class LlamaExecutor:
             except UltrafastError:
                 executor.close()
                 raise
+        if options.enable_side_context and executor.can_trim and not model.has_gpu:
+            executor.open_side(options)
         return executor
+
+    def open_side(self, options: EngineOptions) -> None:
+        """Make the context for prompts that are computed beside the steps, if there is memory for it."""
+        self.side = open_side_pass(self, options)
+        self.facts = replace(self.facts, max_side_tokens=self.side.max_tokens if self.side is not None else 0)
 
     def load_draft(self, options: EngineOptions, on_progress: Callable[[str, float], None]) -> None:
         """Load the draft model beside the model. Raises ModelFileError, ConfigError: see `DraftModel`."""
@@ -99,6 +107,8 @@ class LlamaExecutor:
         """
         begin_s = time.monotonic()
         warmed = warm_up(self, on_progress, plan)
+        if self.side is not None:
+            self.side.warm_up()
         self._grammars.matcher('{"grammars": [{"json_schema": {"type": "object"}}]}').forbidden()
         self.facts = replace(self.facts, warmup_s=time.monotonic() - begin_s, idle_cell_s=warmed.idle_cell_s)
         return warmed.samples
@@ -109,7 +119,7 @@ class LlamaExecutor:
         Raises:
             ConfigError: its context does not fit in memory.
         """
-        model = LoneModel(self.model, options, num_tokens=self.facts.max_request_tokens, step_tokens=step_tokens)
+        model = LoneContext(self.model, options, num_tokens=self.facts.max_request_tokens, step_tokens=step_tokens)
         return LlamaExecutor(model, options, load_s=0.0, is_lone=True)
 
     def warm_up_draft(self) -> list[DraftPass]:
@@ -135,6 +145,8 @@ class LlamaExecutor:
             self.draft.begin_request(request)
 
     def end_request(self, request_id: str) -> None:
+        if self.side is not None:
+            self.side.forget(request_id)
         if self.draft is not None:
             self.draft.end_request(request_id)
         sampler = self._samplers.pop(request_id, None) or self._prepared.pop(request_id, None)
@@ -168,6 +180,10 @@ class LlamaExecutor:
         assert self.draft is not None, "there is no draft model"
         return self.draft.propose(plan)
 
+    def run_side(self, chunk: SequenceWork, go_on: Callable[[], bool]) -> StepResult:
+        assert self.side is not None, "there is no side context"
+        return self.side.run(chunk, go_on)
+
     def interrupt(self) -> None:
         self.model.library.is_error_expected = True
         self.model.interrupt_flag.set()
@@ -182,7 +198,7 @@ class LlamaExecutor:
             )
         rows = self.batch.fill(plan.work)
         code = self._c.llama_decode(self.model.context, self.batch.handle)
-        status = _STATUS.get(code, StepStatus.FATAL) if code != _BROKEN_OFF else self._broken_off(plan)
+        status = _STATUS.get(code, StepStatus.FATAL) if code != BROKEN_OFF else self._broken_off(plan)
         if status is not StepStatus.OK:
             return StepResult(status, duration_s=time.monotonic() - begin_s)
         sampled: list[SampledToken] = []
@@ -205,6 +221,8 @@ class LlamaExecutor:
         self._prepared.clear()
         if self.draft is not None:  # before the model, whose threads it shares
             self.draft.close()
+        if self.side is not None:
+            self.side.close()
         self.model.close()
 
     def _broken_off(self, plan: StepPlan) -> StepStatus:

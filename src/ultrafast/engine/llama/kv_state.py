@@ -57,6 +57,10 @@ class KvState:
             self._clear_temporary()
         return self._spans(seq_id, 0, end)
 
+    def length(self, seq_id: int) -> int:
+        """Tokens of a sequence that begins at 0."""
+        return self._last(seq_id) + 1
+
     def _read(self, seq_id: int) -> memoryview | None:
         size = int(self._c.llama_state_seq_get_size_ext(self._context, seq_id, 0))
         if size == 0:

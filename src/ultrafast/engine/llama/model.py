@@ -34,6 +34,8 @@ _KV_TYPE_BYTES = {
     "iq4_nl": 0.5625,
 }
 
+BROKEN_OFF = 2
+"""What `llama_decode` returns when its abort callback said stop."""
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ at b11549
 NUM_TEMPORARY_SEQUENCES = 1
 """Beyond those of the ledger: the one through which pieces of KV are saved and loaded."""
@@ -87,8 +89,12 @@ class Model:
         self.is_recurrent = bool(self.c.llama_model_is_recurrent(self.handle) or self.c.llama_model_is_hybrid(self.handle))
         self.sliding_window = max(0, self.c.llama_model_n_swa(self.handle))
         self.has_gpu = bool(self.c.llama_supports_gpu_offload()) and options.num_gpu_layers != 0
-        self.sizes = (choose or choose_sizes)(self, options)
-        self.context = self._create_context(options)
+        try:
+            self.sizes = (choose or choose_sizes)(self, options)
+            self.context = self._create_context(options)
+        except ConfigError:
+            self.c.llama_model_free(self.handle)
+            raise
         self.memory = self.c.llama_get_memory(self.context)
         self._owns_threadpool = shared_threadpool is None
         self.threadpool = self._new_threadpool(options.threadpool_poll) if shared_threadpool is None else shared_threadpool
@@ -151,13 +157,12 @@ class Model:
         params.flash_attn_type = flash_attention.AUTO if options.flash_attention else flash_attention.DISABLED
         self.interrupt_flag = InterruptFlag()
         if not self.has_gpu:
-            params.abort_callback, params.abort_callback_data = self.interrupt_flag.callback, self.interrupt_flag.data
+            params.abort_callback, params.abort_callback_data = self._abort_callback()
         params.type_k = KV_TYPES[options.kv_type_k]
         params.type_v = KV_TYPES[options.kv_type_v]
         with CollectedLog(flash_attention.LOG_WORDS) as lines:
             context = self.c.llama_init_from_model(self.handle, params)
         if context == abi.ffi.NULL:
-            self.c.llama_model_free(self.handle)
             raise ConfigError(
                 f"no context of {params.n_ctx} tokens (K {options.kv_type_k}, V {options.kv_type_v}): {lines.text()}",
                 code="context_failed",
@@ -166,13 +171,16 @@ class Model:
         self.has_flash_attention = flash_attention.is_on(lines.matched)
         if options.flash_attention and not self.has_flash_attention:
             self.c.llama_free(context)
-            self.c.llama_model_free(self.handle)
             raise ConfigError(
                 "flash attention could not be enabled for this model and device",
                 code="flash_attention_off",
                 hint="set engine.flash_attention = false",
             )
         return context
+
+    def _abort_callback(self) -> tuple[Any, Any]:
+        """What libllama asks between two operations of a pass, and what with."""
+        return self.interrupt_flag.callback, self.interrupt_flag.data
 
     def _new_threadpool(self, poll: int) -> Any:
         params = abi.ffi.new("ggml_threadpool_params *", self.c.ggml_threadpool_params_default(self.sizes.num_threads))

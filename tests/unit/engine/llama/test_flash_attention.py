@@ -75,7 +75,7 @@ def test_a_context_whose_flash_attention_was_switched_off_is_an_error() -> None:
     assert caught.value.code == "flash_attention_off"
     assert caught.value.hint is not None
     assert "engine.flash_attention = false" in caught.value.hint
-    assert library.freed == ["context", "model"]
+    assert library.freed == ["context"], "the weights may be those of another context"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,145 @@
+"""The long prompt that is computed beside the steps: which one it is, and when a step is due meanwhile.
+
+    streams     |dec|            |dec|            |dec|            each when the first of their tokens is due, all in one step
+    prompt          ~~~~~~~~~~~~~     ~~~~~~~~~~~~     ~~~~~       chunks in a context of their own, suspended for each step
+    newcomer                                ^|chunk|dec|           who is more urgent, or shorter, waits for nothing
+
+In one batch with streams a chunk can only be as long as the time until the next token is due, and on a CPU the tokens of a short
+chunk are dear (attention of few rows, fixed cost of a step). Beside them it is as long as it likes. That pays while the decodes
+alone take a small part of the time between two tokens, and a chunk among them would be short; else all go into one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+from ultrafast.core.step import SequenceWork
+from ultrafast.sched.chunks import DECODE_STRETCH
+from ultrafast.sched.cost import CostModel
+from ultrafast.sched.limits import SchedulerLimits
+from ultrafast.sched.live import LiveRequest
+
+CHUNK_TOKENS = 256
+"""What is lost at most when the chunk is broken off; longer ones are not cheaper."""
+_MIN_REST_TOKENS = 128
+"""A prompt with less left is not worth the way of its KV between two contexts; one that is there already is finished there."""
+_LONG_CHUNK_TOKENS = 256
+"""Where a chunk of so many tokens fits between two tokens of the streams, it can as well ride in one batch with them."""
+_MAX_DECODE_SHARE = 1 / 3
+"""Of the time between two tokens that the decodes may take by themselves: a row in a chunk's batch is cheaper than one alone."""
+_LATENESS = 0.01
+"""A step is up to one operation late: about so much of what its whole chunk takes."""
+
+
+class Ready(NamedTuple):
+    """Who is to be in a step now (nobody: the chunk goes on), and otherwise when somebody will be, seconds."""
+
+    lives: list[LiveRequest]
+    resume_s: float = inf
+
+
+class Side:
+    """The chunk under way, and the rules. Owned by the scheduler's state.
+
+    Attributes:
+        chunk: what is being computed; None = nothing. live: whose it is.
+        resumed_s: since when it has had, or could have had, the machine: the end of the last step.
+        is_off: there is no second context, or it proved to be of no use.
+    """
+
+    def __init__(self, limits: SchedulerLimits, cost: CostModel) -> None:
+        self._limits = limits
+        self._cost = cost
+        self._longest_pace_s = DECODE_STRETCH * limits.step_target_s
+        self._latest_id: str | None = None
+        self.chunk: SequenceWork | None = None
+        self.live: LiveRequest | None = None
+        self.resumed_s = 0.0
+        self.is_off = limits.max_side_tokens == 0
+
+    def begin(self, live: LiveRequest, chunk: SequenceWork, now: float) -> None:
+        self.live, self.chunk, self.resumed_s = live, chunk, now
+        self._latest_id = live.request_id
+
+    def end(self) -> None:
+        self.live = self.chunk = None
+
+    def prompt(self, eligible: Sequence[LiveRequest]) -> LiveRequest | None:
+        """Whose chunk is under way; else whose should be: of the most urgent long prompts the shortest. None: nobody's."""
+        if self.live is not None:
+            return self.live
+        if self.is_off or len(eligible) < 2 or not self._cost.is_fitted:
+            return None
+        prompts = [live for live in eligible if self._is_long(live)]
+        if not prompts:
+            return None
+        first = min(prompts, key=_turn_key)
+        decodes = [live for live in eligible if live.is_decoding and live.urgency <= first.urgency]
+        return first if decodes and self._pays(decodes) else None
+
+    def next_chunk(self, live: LiveRequest, until: int | None) -> SequenceWork:
+        """All but the last token at most: the one that draws is computed in a step.
+
+        `until`: somebody waits for the first so many tokens.
+        """
+        assert live.sequence is not None, f"{live.request_id} does not run"
+        begin = live.num_computed
+        end = min(begin + CHUNK_TOKENS, len(live.tokens) - 1)
+        if until is not None and begin < until < end:
+            end = until
+        return SequenceWork(live.request_id, live.sequence.seq_id, begin, tuple(live.tokens[begin:end]), samples=False)
+
+    def ready(self, prompt: LiveRequest, others: Sequence[LiveRequest], due_ranks: Sequence[int], now: float) -> Ready:
+        """Who of the others goes before the prompt now.
+
+        Prefills that are more urgent or shorter go at once, with all decodes, and so does what its tier is owed; decodes go when
+        the first of their tokens is due. Other prefills wait until the prompt is done. A prompt whose own tier is owed time gets
+        it.
+        """
+        decodes = [live for live in others if live.is_decoding]
+        if prompt.urgency in due_ranks:
+            return Ready([], now + max(self._step_s(1), 1e-3))
+        key = _turn_key(prompt)
+        prefills = [live for live in others if not live.is_decoding and (_turn_key(live) < key or live.urgency in due_ranks)]
+        if prefills:
+            return Ready(decodes + prefills)
+        if not decodes:
+            return Ready([])
+        begin_s = self._step_begin_s(prompt, decodes)
+        return Ready(decodes) if now >= begin_s else Ready([], begin_s)
+
+    def _step_begin_s(self, prompt: LiveRequest, decodes: Sequence[LiveRequest]) -> float:
+        """When the next step of decodes alone must begin for all to be in time.
+
+        Those of the prompt's own tier leave it half of the time, less urgent ones three quarters.
+        """
+        step_s = self._step_s(len(decodes))
+        top = min([live.urgency for live in decodes])
+        spacing = 0.0 if top < prompt.urgency else 1.0 if top == prompt.urgency else 3.0
+        waiting = [live for live in decodes if live.urgency == top] if top > prompt.urgency else decodes
+        due_s = min([min(live.token_due_s, live.last_token_s + self._longest_pace_s) for live in waiting])
+        lateness_s = _LATENESS * self._cost.predict_s(0, CHUNK_TOKENS)
+        return max(due_s - step_s - lateness_s, self.resumed_s + spacing * step_s)
+
+    def _pays(self, decodes: Sequence[LiveRequest]) -> bool:
+        gap_s = min([min(live.tpot_s, self._longest_pace_s) for live in decodes])
+        step_s = self._step_s(len(decodes))
+        token_s = self._cost.coefficients[2]
+        is_short = step_s <= _MAX_DECODE_SHARE * gap_s
+        return is_short and gap_s - step_s < _LONG_CHUNK_TOKENS * token_s
+
+    def _is_long(self, live: LiveRequest) -> bool:
+        num_left = live.num_remaining
+        if num_left < 2 or len(live.tokens) > self._limits.max_side_tokens:
+            return False
+        return num_left >= _MIN_REST_TOKENS or live.request_id == self._latest_id
+
+    def _step_s(self, num_decodes: int) -> float:
+        return self._cost.predict_s(num_decodes, 0)
+
+
+def _turn_key(live: LiveRequest) -> tuple[int, int, int]:
+    """More urgent before less, then shorter before longer."""
+    return (live.urgency, live.num_remaining, live.order)
