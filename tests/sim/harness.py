@@ -138,6 +138,7 @@ class Simulation:
         self.num_side_chunks = 0
         self._resume_s = 0.0
         self._num_told = 0
+        self._is_beside = False
         self.refused: set[str] = set()
 
     def add(self, *requests: Request) -> None:
@@ -179,11 +180,13 @@ class Simulation:
         return plan
 
     def _run_side(self, chunk: SequenceWork) -> None:
-        assert not self.scheduler.is_side_wanted, "two side chunks at once"
+        assert not self._is_beside, "a side chunk in the midst of another"
+        self._is_beside = True
         self.num_side_chunks += 1
         self.scheduler.side_begun(chunk, self.clock())
         self._num_told = self._num_commands
         result = self.executor.run_side(chunk, self._take_turns)
+        self._is_beside = False
         self._take(self.scheduler.side_finished(chunk, result, self.clock()))
         self.check()
 

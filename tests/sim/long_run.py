@@ -27,6 +27,8 @@ from ultrafast.core.tiers import DEFAULT_POLICIES
 from ultrafast.sched.limits import SchedulerLimits
 
 COST = StepCost(base_s=0.004, output_s=0.0004, token_s=0.00004, noise=0.1)
+CPU_COST = StepCost(base_s=0.002, output_s=0.005, token_s=0.0025, noise=0.1)
+"""Here a long prompt beside a stream is computed in a pass of its own."""
 DEEP_EVERY = 500
 _PROGRESS_S = 10.0
 _TIERS = tuple(
@@ -47,19 +49,35 @@ class World:
     num_replicas: int = 1
     routing: str = "least-ttft"
     is_strict: bool = False
+    cost: StepCost = COST
 
 
 WORLDS = {
-    "places": World(make_limits(kv_tokens=65_536, max_num_running=32, tiers=_TIERS), 80, 0.4),
+    "places": World(make_limits(kv_tokens=65_536, max_num_running=32, tiers=_TIERS), 80, 0.3),
     "kv": World(make_limits(kv_tokens=6_000, max_num_running=32, tiers=_TIERS), 70, 0.2),
     "few places": World(
         make_limits(kv_tokens=16_384, max_num_running=4, max_num_paused=2, can_interrupt=True, tiers=_TIERS), 30, 0.1
+    ),
+    "beside": World(
+        make_limits(kv_tokens=8_000, max_num_running=16, can_interrupt=True, max_side_tokens=None, tiers=_TIERS),
+        2,
+        0.1,
+        cost=CPU_COST,
     ),
     "fleet": World(make_limits(kv_tokens=16_384, max_num_running=16, tiers=_TIERS), 200, 0.2, num_replicas=4),
     "whole sequences": World(
         replace(make_limits(kv_tokens=16_384, max_num_running=16, tiers=_TIERS), can_trim=False), 60, 0.09, routing="round-robin"
     ),
-    "strict": World(make_limits(kv_tokens=6_000, max_num_running=16, can_interrupt=True, tiers=_TIERS), 60, 0.01, is_strict=True),
+    "strict": World(
+        make_limits(kv_tokens=6_000, max_num_running=16, can_interrupt=True, tiers=_TIERS), 60, 0.005, is_strict=True
+    ),
+    "strict beside": World(
+        make_limits(kv_tokens=6_000, max_num_running=16, can_interrupt=True, max_side_tokens=None, tiers=_TIERS),
+        1,
+        0.005,
+        is_strict=True,
+        cost=CPU_COST,
+    ),
 }
 
 
@@ -88,7 +106,7 @@ def run_world(world: World, num_requests: int, seed: int, *, deep_every: int = D
 
 
 def _replica(number: int, world: World, seed: int, tally: Tally) -> Replica:
-    cost = replace(COST, noise=0.0) if world.is_strict else COST
+    cost = replace(world.cost, noise=0.0) if world.is_strict else world.cost
     passes = StrictPasses(world.limits, cost) if world.is_strict else None
 
     return Replica(number, EngineSpec(world.limits, cost, "long run"), tally.add, seed=seed, passes=passes)

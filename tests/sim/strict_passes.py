@@ -7,7 +7,7 @@ from dataclasses import replace
 from ultrafast.bench.simulate.engine_spec import StepCost
 from ultrafast.bench.simulate.replica import num_ids
 from ultrafast.core.request import Request
-from ultrafast.core.step import KvOp, StepPlan, StepResult, TrimSequence
+from ultrafast.core.step import KvOp, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
 from ultrafast.engine.fake import FakeCost, FakeExecutor, expected_tokens
 from ultrafast.sched.limits import SchedulerLimits
 
@@ -30,6 +30,7 @@ class StrictPasses:
     """See `bench.simulate.passes.Passes`."""
 
     def __init__(self, limits: SchedulerLimits, cost: StepCost) -> None:
+        self._cost = cost
         self.executor = FakeExecutor(
             capacity_tokens=limits.kv_capacity_tokens,
             num_sequences=num_ids(limits),
@@ -60,6 +61,12 @@ class StrictPasses:
 
     def apply_kv(self, ops: tuple[KvOp, ...]) -> None:
         assert not self.executor.apply_kv(ops)  # type: ignore[arg-type]
+
+    def side_s(self, chunk: SequenceWork) -> float:
+        return self._cost.step_s(0, len(chunk.tokens))
+
+    def run_side(self, chunk: SequenceWork) -> None:
+        assert self.executor.run_side(chunk, lambda: True).status is StepStatus.OK
 
     def undo(self, plan: StepPlan) -> None:
         for item in plan.work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ class EngineMachine(RuleBasedStateMachine):
         disk_runs=st.sampled_from([0, 3, 40]),
         num_paused=st.sampled_from([2, 0, 6]),
         loop=st.sampled_from([0, 5]),
+        has_side=st.booleans(),
     )
     def start(
         self,
@@ -49,6 +51,7 @@ class EngineMachine(RuleBasedStateMachine):
         disk_runs: int,
         num_paused: int,
         loop: int,
+        has_side: bool,
     ) -> None:
         run_bytes = 128 * 12 + RUN_OVERHEAD_BYTES
         levels = LevelLimits(host_runs * run_bytes, disk_runs * run_bytes, bytes_per_token=12, can_trim=can_trim, ttl_s=60.0)
@@ -64,8 +67,15 @@ class EngineMachine(RuleBasedStateMachine):
             can_trim=can_trim,
             reserve_tokens=16,
             levels=levels,
+            max_side_tokens=300 if has_side and can_trim else 0,
+            min_side_tokens=12,
         )
         self.sim = Simulation(limits, end_every=end_every, disk=self.disk, loop=loop)
+        for num_tokens in (16, 32, 64) if has_side else ():  # else it takes some prompts until one is computed beside the steps
+            self.sim.scheduler.cost.observe(0, num_tokens, 0.01 * num_tokens)
+            self.sim.scheduler.cost.observe(1, 0, 0.009)
+        self.sim.on_side = self._happen
+        self.happenings: list[Any] = []
         self.num_added = 0
         self.sick: set[str] = set()
         self.num_faults = 0
@@ -75,6 +85,22 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.sim.add(self._draw_request(data.draw))
         self.steps(steps)
+
+    @rule(data=st.data(), kinds=st.lists(st.sampled_from(["add", "abort", "nothing"]), min_size=1, max_size=6))
+    def while_a_side_chunk_runs(self, data: st.DataObject, kinds: list[str]) -> None:
+        """Let these happen between pieces of the next side chunks."""
+        for kind in kinds:
+            self.happenings.append(self._draw_request(data.draw) if kind == "add" else kind)
+        self.steps(6)
+
+    def _happen(self) -> None:
+        what = self.happenings.pop(0) if self.happenings else "nothing"
+        if what == "abort":
+            alive = self._alive()
+            if len(alive) > 2:
+                self.sim.abort(alive[self.num_added % len(alive)])
+        elif what != "nothing":
+            self.sim.add(replace(what, arrival_s=self.sim.clock()))
 
     def _draw_request(self, draw: Any) -> Any:
         request_id = f"r{self.num_added}"
@@ -123,11 +149,11 @@ class EngineMachine(RuleBasedStateMachine):
         self.steps(steps)
 
     @precondition(lambda self: len(self._alive()) > 2)
-    @rule(data=st.data(), kind=st.sampled_from(["invalid_ids", "failing_ids", "uncopyable_ids"]))
+    @rule(data=st.data(), kind=st.sampled_from(["invalid_ids", "failing_ids", "uncopyable_ids", "unmovable_ids"]))
     def faulty_request(self, data: st.DataObject, kind: str) -> None:
         request_id = data.draw(st.sampled_from(self._alive()))
         getattr(self.sim.executor.injections, kind).add(request_id)
-        if kind != "uncopyable_ids":
+        if kind not in ("uncopyable_ids", "unmovable_ids"):
             self.sick.add(request_id)
 
     @invariant()
@@ -155,5 +181,5 @@ class EngineMachine(RuleBasedStateMachine):
 
 TestEngineMachine = pytest.mark.timeout(300)(EngineMachine.TestCase)
 TestEngineMachine.settings = settings(
-    max_examples=60, stateful_step_count=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=200, stateful_step_count=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )

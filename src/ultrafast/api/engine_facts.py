@@ -67,6 +67,7 @@ class EngineAdmin:
             token_s=token_s,
             num_steps=self._num_steps,
             can_interrupt=facts.can_interrupt,
+            max_side_tokens=facts.max_side_tokens,
             can_trim=facts.can_trim,
             enable_prefix_cache=self._enable_prefix_cache,
             enable_reservation=self._enable_reservation,

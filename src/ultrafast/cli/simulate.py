@@ -113,7 +113,10 @@ def _settings(options: dict[str, Any]) -> LoadedSettings:
 
 def _engine(options: dict[str, Any], loaded: LoadedSettings) -> EngineSpec:
     spec = _unordered_engine(options, loaded)
-    return replace(spec, limits=replace(spec.limits, order=tier_order(loaded.settings.tiers)))
+    limits = replace(spec.limits, order=tier_order(loaded.settings.tiers))
+    if not loaded.settings.engine.enable_side_context:
+        limits = replace(limits, max_side_tokens=0)
+    return replace(spec, limits=limits)
 
 
 def _unordered_engine(options: dict[str, Any], loaded: LoadedSettings) -> EngineSpec:
@@ -130,8 +133,9 @@ def _unordered_engine(options: dict[str, Any], loaded: LoadedSettings) -> Engine
         return spec_of(described, tiers, options["fit"], changes)
     if options["engine"]:
         return spec_of(read_engine_file(options["engine"]), tiers, str(options["engine"]), changes)
-    can_interrupt = not options["cost"]  # the bundled model on a CPU can
-    limits = make_limits(**all_engine_values(loaded), can_interrupt=can_interrupt, tiers=tiers)
+    is_bundled = not options["cost"]  # the bundled model on a CPU can be interrupted and suspended
+    longest = None if is_bundled else 0
+    limits = make_limits(**all_engine_values(loaded), can_interrupt=is_bundled, max_side_tokens=longest, tiers=tiers)
     if options["cost"]:
         return EngineSpec(limits, parse_cost(options["cost"]), "given")
     return EngineSpec(limits, BUNDLED_COST, "assumed: about the bundled model on two cores. Give --cost, --engine or --fit")

@@ -25,6 +25,7 @@ class EngineDescription(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     token_s: float
     num_steps: int
     can_interrupt: bool = False
+    max_side_tokens: int = 0
     can_trim: bool = True
     enable_prefix_cache: bool = True
     enable_reservation: bool = True

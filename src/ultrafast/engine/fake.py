@@ -219,7 +219,7 @@ class FakeExecutor:
         """Piece by piece, with `go_on` before each; nothing of it is there before all of it is."""
         assert not chunk.samples, "a side chunk draws nothing"
         begin = chunk.start
-        self._check(StepPlan(0, work=(chunk,)))
+        self._check_work((chunk,))
         duration_s = 0.0
         while begin < chunk.start + len(chunk.tokens):
             if not go_on():
@@ -254,7 +254,10 @@ class FakeExecutor:
         assert plan.num_tokens <= self._max_step_tokens, f"{plan.num_tokens} tokens in a step of at most {self._max_step_tokens}"
         seq_ids = [item.seq_id for item in plan.work]
         assert len(set(seq_ids)) == len(seq_ids), "a sequence appears twice in one step"
-        for item in plan.work:
+        self._check_work(plan.work)
+
+    def _check_work(self, work: Sequence[SequenceWork]) -> None:
+        for item in work:
             assert item.request_id in self._begun, f"{item.request_id} was not begun"
             assert item.tokens, f"{item.request_id} has no tokens in this step"
             assert item.samples or not item.drafts, f"{item.request_id} has drafts and no draw before them"

@@ -85,7 +85,7 @@ class Planner:
                 self.resume_s = resume_s
                 return ()
         if side.chunk is not None:  # nobody can advance beside it
-            state.end_side()
+            state.give_up_side()
         return None
 
     def _propose(self, prompt: LiveRequest) -> bool:
@@ -253,7 +253,7 @@ class Planner:
             return True
         if self._state.side.chunk is None:
             return False
-        self._state.end_side()  # nobody gives way while cells are only set aside
+        self._state.give_up_side()  # nobody gives way while cells are only set aside
         return self._ledger.make_room(num_tokens + slack)
 
 

@@ -205,7 +205,8 @@ class Scheduler:
         state = self._state
         self._book_side_time(now)
         live = state.side.live
-        state.end_side()
+        state.give_up_side()
+        state.side.is_under_way = False
         plan = StepPlan(self._step, work=(chunk,))
         worked = Worked(plan.work, state.live, state.cost.coefficients, len(state.limits.tiers))
         if live is None:

@@ -23,8 +23,6 @@ from ultrafast.sched.live import LiveRequest
 
 CHUNK_TOKENS = 256
 """What is lost at most when the chunk is broken off; longer ones are not cheaper."""
-_MIN_REST_TOKENS = 128
-"""A prompt with less left is not worth the way of its KV between two contexts; one that is there already is finished there."""
 _LONG_CHUNK_TOKENS = 256
 """Where a chunk of so many tokens fits between two tokens of the streams, it can as well ride in one batch with them."""
 _MAX_DECODE_SHARE = 1 / 3
@@ -44,7 +42,8 @@ class Side:
     """The chunk under way, and the rules. Owned by the scheduler's state.
 
     Attributes:
-        chunk: what is being computed; None = nothing. live: whose it is.
+        chunk: what is being computed; None = nothing, or what nobody wants any more. live: whose it is.
+        is_under_way: the engine has not ended the chunk yet: no other one can begin.
         resumed_s: since when it has had, or could have had, the machine: the end of the last step.
         is_off: there is no second context, or it proved to be of no use.
     """
@@ -56,21 +55,24 @@ class Side:
         self._latest_id: str | None = None
         self.chunk: SequenceWork | None = None
         self.live: LiveRequest | None = None
+        self.is_under_way = False
         self.resumed_s = 0.0
         self.is_off = limits.max_side_tokens == 0
 
     def begin(self, live: LiveRequest, chunk: SequenceWork, now: float) -> None:
         self.live, self.chunk, self.resumed_s = live, chunk, now
+        self.is_under_way = True
         self._latest_id = live.request_id
 
-    def end(self) -> None:
+    def give_up(self) -> None:
+        """Nobody wants the chunk any more: the engine breaks it off."""
         self.live = self.chunk = None
 
     def prompt(self, eligible: Sequence[LiveRequest]) -> LiveRequest | None:
         """Whose chunk is under way; else whose should be: of the most urgent long prompts the shortest. None: nobody's."""
         if self.live is not None:
             return self.live
-        if self.is_off or len(eligible) < 2 or not self._cost.is_fitted:
+        if self.is_off or self.is_under_way or len(eligible) < 2 or not self._cost.is_fitted:
             return None
         prompts = [live for live in eligible if self._is_long(live)]
         if not prompts:
@@ -134,7 +136,7 @@ class Side:
         num_left = live.num_remaining
         if num_left < 2 or len(live.tokens) > self._limits.max_side_tokens:
             return False
-        return num_left >= _MIN_REST_TOKENS or live.request_id == self._latest_id
+        return num_left >= self._limits.min_side_tokens or live.request_id == self._latest_id  # what is there is finished there
 
     def _step_s(self, num_decodes: int) -> float:
         return self._cost.predict_s(num_decodes, 0)

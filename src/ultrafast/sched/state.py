@@ -214,9 +214,9 @@ class SchedulerState:
         self.side.begin(live, chunk, now)
         self.ledger.num_held = len(chunk.tokens)
 
-    def end_side(self) -> None:
-        """The chunk is done, or not wanted any more."""
-        self.side.end()
+    def give_up_side(self) -> None:
+        """The chunk is done, or nobody wants it any more."""
+        self.side.give_up()
         self.ledger.num_held = 0
 
     def preempt(self, live: LiveRequest, now: float) -> None:
@@ -279,7 +279,7 @@ class SchedulerState:
 
     def _leave(self, live: LiveRequest) -> None:
         if self.side.live is live:
-            self.end_side()
+            self.give_up_side()
         (self.running if live.state is RequestState.RUNNING else self.paused).remove(live)
         self.num_holding[live.rank] -= 1
         for follower in self.followers.release_all(live):

@@ -79,12 +79,21 @@ class SideExecutor(FakeExecutor):
         self.is_running = threading.Event()
         self.end = threading.Event()
         self.results: list[StepStatus] = []
+        self._is_beside = False
 
     def run(self, plan: StepPlan) -> StepResult:
         time.sleep(0.004)  # a stream lasts
         return super().run(plan)
 
     def run_side(self, chunk: SequenceWork, go_on: Callable[[], bool]) -> StepResult:
+        assert not self._is_beside, "a side chunk in the midst of another"
+        self._is_beside = True
+        try:
+            return self._wait(chunk, go_on)
+        finally:
+            self._is_beside = False
+
+    def _wait(self, chunk: SequenceWork, go_on: Callable[[], bool]) -> StepResult:
         while not self.end.is_set():
             if not go_on():
                 self.results.append(StepStatus.INTERRUPTED)
@@ -389,3 +398,16 @@ def test_an_unknown_state_in_the_midst_of_a_side_chunk_ends_the_loop() -> None:
     executor.injections.statuses.append(StepStatus.FATAL)
     running.thread.join(WAIT_S)
     assert isinstance(running.error, FatalStepError)
+
+
+def test_the_next_long_prompt_waits_until_the_chunk_that_nobody_wants_is_broken_off() -> None:
+    running, executor = start_side_chunk()
+    other = replace(make("other", prompt=1), prompt_tokens=tuple(range(300, 900)))
+    running.loop.post(Submit(other))
+    running.loop.post(Abort(["long"]))
+    assert running.finished("long").reason is FinishReason.ABORT
+    executor.end.set()
+    assert running.finished("other").reason is FinishReason.LENGTH
+    assert executor.results[0] is StepStatus.INTERRUPTED
+    running.loop.post(Abort(["stream"]))
+    running.stop()

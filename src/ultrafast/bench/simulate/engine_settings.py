@@ -32,7 +32,7 @@ _TIER_KEYS = (
     "execution_ttl_s",
     "is_downgradable",
 )
-_HONOURED = {f"engine.{name}" for name in ENGINE_KEYS} | {
+_HONOURED = {f"engine.{name}" for name in (*ENGINE_KEYS, "enable_side_context")} | {
     dotted for dotted in SETTING_KEYS if dotted == "tiers.order" or (dotted.startswith("tiers.") and dotted.endswith(_TIER_KEYS))
 }
 

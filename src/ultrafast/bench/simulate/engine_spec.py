@@ -75,17 +75,21 @@ def make_limits(
     enable_reservation: bool = True,
     can_trim: bool = True,
     can_interrupt: bool = False,
+    max_side_tokens: int | None = 0,
     tiers: tuple[TierPolicy, ...] = DEFAULT_POLICIES,
 ) -> SchedulerLimits:
     """Limits from settings of the same names; 0 is filled in as the engine would, with fixed numbers for what it measures.
+
+    `max_side_tokens`: as in `SchedulerLimits`; None = the longest request.
 
     Raises:
         ConfigError: values that no scheduler can work with.
     """
     kv_tokens = kv_tokens or DEFAULT_KV_TOKENS
+    request_tokens = min(max_request_tokens or kv_tokens, kv_tokens)
     return SchedulerLimits(
         kv_capacity_tokens=kv_tokens,
-        max_request_tokens=min(max_request_tokens or kv_tokens, kv_tokens),
+        max_request_tokens=request_tokens,
         max_step_tokens=max(max_step_tokens or DEFAULT_STEP_TOKENS, max_num_running),
         step_target_s=step_target_s or DEFAULT_STEP_TARGET_S,
         max_num_running=max_num_running,
@@ -96,6 +100,7 @@ def make_limits(
         enable_reservation=enable_reservation,
         can_trim=can_trim,
         can_interrupt=can_interrupt,
+        max_side_tokens=request_tokens if max_side_tokens is None else max_side_tokens,
         enable_speculation=False,  # whether a text repeats itself is not in a trace
         tiers=tiers,
     )
@@ -157,6 +162,12 @@ def spec_of(
 ) -> EngineSpec:
     """The engine that a description is of; `given`: parameters of `make_limits` that are to be otherwise."""
     values = {parameter: getattr(described, name) for name, parameter in ENGINE_KEYS.items()} | dict(given or {})
-    limits = make_limits(**values, can_trim=described.can_trim, can_interrupt=described.can_interrupt, tiers=tiers)
+    limits = make_limits(
+        **values,
+        can_trim=described.can_trim,
+        can_interrupt=described.can_interrupt,
+        max_side_tokens=described.max_side_tokens,
+        tiers=tiers,
+    )
     cost = StepCost(described.base_s, described.output_s, described.token_s)
     return EngineSpec(limits, cost, f"fitted over {described.num_steps} steps of {described.model or origin}")

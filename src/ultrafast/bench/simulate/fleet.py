@@ -69,7 +69,7 @@ class Fleet:
                 _, index, number = heapq.heappop(self._leaving)
                 replica = self._replicas[number]
                 replica.cancel(str(index))
-                if replica.is_idle:
+                if replica.is_listening:
                     self._turn(replica)
             else:
                 _, number = heapq.heappop(self._ends)
@@ -85,4 +85,4 @@ class Fleet:
             self._watch(replica, self.now)
 
     def _busy_until_now(self, replica: Replica) -> float:
-        return replica.busy_s - (0.0 if replica.is_idle else replica.step_end_s - self.now)
+        return replica.busy_until_s(self.now)

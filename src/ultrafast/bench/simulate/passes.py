@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ultrafast.bench.simulate.engine_spec import StepCost
 from ultrafast.core.request import Request
-from ultrafast.core.step import CopyPrefix, KvOp, SampledToken, StepPlan, StepResult, StepStatus, TrimSequence
+from ultrafast.core.step import CopyPrefix, KvOp, SampledToken, SequenceWork, StepPlan, StepResult, StepStatus, TrimSequence
 
 OUTPUT_TOKEN = 0
 """What every draw is; no made-up prompt holds it."""
@@ -27,6 +27,14 @@ class Passes(Protocol):
     def end_request(self, request_id: str) -> None: ...
     def apply_kv(self, ops: tuple[KvOp, ...]) -> None: ...
     def run(self, plan: StepPlan) -> StepResult: ...
+    def side_s(self, chunk: SequenceWork) -> float:
+        """How long a side chunk takes, without the steps in its midst."""
+        ...
+
+    def run_side(self, chunk: SequenceWork) -> None:
+        """A side chunk is done."""
+        ...
+
     def undo(self, plan: StepPlan) -> None:
         """The last `run` was broken off: nothing of it happened. Only for plans that draw nothing but first tokens."""
         ...
@@ -93,6 +101,15 @@ class SimulatedPasses:
                 sampled.append(SampledToken(item.request_id, OUTPUT_TOKEN, is_complete=is_last))
         self.num_computed_tokens += num_outputs + num_prefill_tokens
         return StepResult(StepStatus.OK, tuple(sampled), duration_s=self._duration_s(num_outputs, num_prefill_tokens))
+
+    def side_s(self, chunk: SequenceWork) -> float:
+        return self._duration_s(0, len(chunk.tokens))
+
+    def run_side(self, chunk: SequenceWork) -> None:
+        """Its tokens are in the sequence from now on."""
+        assert chunk.start == self._lengths[chunk.seq_id], f"{chunk.request_id} starts at {chunk.start}"
+        self._lengths[chunk.seq_id] += len(chunk.tokens)
+        self.num_computed_tokens += len(chunk.tokens)
 
     def undo(self, plan: StepPlan) -> None:
         for item in plan.work:

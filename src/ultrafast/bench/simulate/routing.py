@@ -56,7 +56,7 @@ def predict_ttft_s(request: SimRequest, replica: Replica, now: float) -> float:
         num_known += request.block_tokens
     num_own = max(1, request.num_prompt_tokens - num_known)
     num_ahead = sum(replica.num_ahead_tokens[: replica.spec.limits.rank_of(request.tier) + 1])
-    rest_s = 0.0 if replica.is_idle else max(0.0, replica.step_end_s - now)
+    rest_s = 0.0 if replica.is_listening else max(0.0, replica.step_end_s - now)
     crowd = scheduler.num_running + scheduler.num_waiting
     step_s = cost.step_s(min(crowd, replica.spec.limits.max_num_running), 0)
     num_without_place = max(0, crowd + 1 - replica.spec.limits.max_num_running)

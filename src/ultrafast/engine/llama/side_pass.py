@@ -83,9 +83,18 @@ class SidePass:
         self._go_on: Callable[[], bool] = lambda: True
         self._error: BaseException | None = None
         self._suspended_s = 0.0
+        self._is_running = False
 
     def run(self, chunk: SequenceWork, go_on: Callable[[], bool]) -> StepResult:
         """See `Executor.run_side`."""
+        assert not self._is_running, "a side chunk in the midst of another"
+        self._is_running = True
+        try:
+            return self._run(chunk, go_on)
+        finally:
+            self._is_running = False
+
+    def _run(self, chunk: SequenceWork, go_on: Callable[[], bool]) -> StepResult:
         begin_s = time.monotonic()
         if not self._bring(chunk):
             return self._give_up(chunk, begin_s)
