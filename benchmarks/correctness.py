@@ -6,6 +6,7 @@ mixed        all at once, beside sampled requests of other tiers and lengths
 preemption   the same on a pool far too small for them, pushed out by urgent requests; KV waits in host memory and comes back
 host         asked again once the device keeps nothing idle: prompts come from host memory
 disk         asked again of a server started anew: prompts come from disk
+beside       long prompts, one after another, that are computed while a stream decodes, in a pass that is suspended for it
 n-gram       prompts that the answers copy, by few streams, so that guesses pay and are made
 
 A position whose token led by less than `MARGIN` may turn out otherwise by rounding: it is filtered, and what follows a parting
@@ -56,14 +57,20 @@ def run(options: Options) -> Report:
     num_chats = 4 if options.is_quick else 16
     chats = [_copy(rng) if number % 2 else _chat(rng, number) for number in range(num_chats)]
     copies = [_copy(rng) for _ in range(num_chats // 2)]
+    longs = [_long(rng, number) for number in range(num_chats // 2)]
     report = Report(columns=("scenario", "requests", "compared", "equal", "%", "filtered", "unknown", "what happened"))
     with start_ours(options, options.log_dir / "correctness_plain.log", settings=PLAIN) as server:
         plain = [_as_run(answer) for answer in asyncio.run(_one_by_one(server.url, chats))]
         plain_copies = [_as_run(answer) for answer in asyncio.run(_one_by_one(server.url, copies))]
+        plain_long = [_as_run(answer) for answer in asyncio.run(_one_by_one(server.url, longs))]
     with start_ours(options, options.log_dir / "correctness_mixed.log", settings=SETTINGS) as server:
         _judge(report, "mixed", plain, server.url, asyncio.run(_together(server.url, chats, rng)))
         answers = asyncio.run(_few_at_once(server.url, copies, rng))
         _judge(report, "n-gram", plain_copies, server.url, answers, "spec_accepted_tokens")
+    with start_ours(
+        options, options.log_dir / "correctness_beside.log", settings=("engine.enable_prefix_cache=false",)
+    ) as server:
+        _judge(report, "beside", plain_long, server.url, asyncio.run(_beside_a_stream(server.url, longs, rng)), "side")
     small = replace(options, context_tokens=POOL_TOKENS)
     with start_ours(small, options.log_dir / "correctness_small.log", settings=SETTINGS) as server:
         flex = [{**chat, "service_tier": "flex"} for chat in chats]
@@ -115,6 +122,11 @@ def _chat(rng: random.Random, number: int) -> Body:
     return _greedy(chat_body(system, f"Write a story about {_TOPICS[number % len(_TOPICS)]}.", NUM_TOKENS))
 
 
+def _long(rng: random.Random, number: int) -> Body:
+    system = f"You are a helpful assistant. Today's words: {words(rng, rng.choice((300, 500)))}."
+    return _greedy(chat_body(system, f"Write a story about {_TOPICS[number % len(_TOPICS)]}.", NUM_TOKENS))
+
+
 def _copy(rng: random.Random) -> Body:
     page = ", ".join(f"{words(rng, 2)} {rng.randrange(10, 99)}" for _ in range(12))
     return _greedy(chat_body("Repeat the list.", f"The list is: {page}.\nOnce more: {page}.\nOnce more, please.", 2 * NUM_TOKENS))
@@ -154,6 +166,15 @@ async def _few_at_once(url: str, bodies: Sequence[Body], rng: random.Random) -> 
     return answers
 
 
+async def _beside_a_stream(url: str, bodies: Sequence[Body], rng: random.Random) -> list[Answer]:
+    async with Client(url) as client:
+        stream = asyncio.create_task(client.ask(unique_chat(rng, 40, 4000, service_tier="ultrafast")))
+        await asyncio.sleep(1.0)
+        answers = [_checked(await client.ask(body)) for body in bodies]
+        stream.cancel()
+    return answers
+
+
 async def _pushed_out(url: str, bodies: Sequence[Body], rng: random.Random) -> list[Answer]:
     """Bursts of urgent requests come while they are answered; not without an end, for then nobody else would find cells."""
     async with Client(url) as client, asyncio.TaskGroup() as group:
@@ -185,7 +206,8 @@ async def _counters(url: str) -> Counters:
             level = re.search(r'level="(\w+)"', labels)
             key = level[1] if level else name
             found[key] = found.get(key, 0.0) + float(value)
-    return found
+    chunks = re.search(r'^ultrafast_step_seconds_count\{kind="side"\} (\S+)$', text, re.MULTILINE)
+    return {**found, "side": float(chunks[1]) if chunks else 0.0}
 
 
 def _tokens(answer: Answer) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.integration.engine.greedy import free
 
 from ultrafast.core.events import Event, RequestFinished, StepFinished, TokenProduced
 from ultrafast.core.request import Request, SamplingParams
+from ultrafast.core.step import StepPlan
 from ultrafast.engine.assembly import make_scheduler
 from ultrafast.engine.kvstore.carrier import KvCarrier
 from ultrafast.engine.kvstore.disk import DiskStore
@@ -32,7 +34,7 @@ class Engine:
         facts: what the scheduler shall believe instead of the executor's facts, for example a smaller pool.
 
     Attributes:
-        steps: one event for each step that ran.
+        steps: one event for each step that ran. on_side: called between two operations of a side chunk.
     """
 
     def __init__(self, executor: LlamaExecutor, options: EngineOptions, **facts: int) -> None:
@@ -47,6 +49,8 @@ class Engine:
         self.output: dict[str, list[int]] = {}
         self.finished: dict[str, RequestFinished] = {}
         self.steps: list[StepFinished] = []
+        self.on_side: Callable[[], None] = lambda: None
+        self._resume_s = 0.0
 
     def run(self, *requests: Request) -> None:
         self.add(*requests)
@@ -62,16 +66,35 @@ class Engine:
         """One turn of the loop; False when there is nothing left to do."""
         if not (self.scheduler.has_work or self.scheduler.is_waiting_for_kv):
             return False
+        self._turn()
+        return True
+
+    def _turn(self) -> StepPlan:
         plan = self.scheduler.plan(time.monotonic())
+        self._resume_s = plan.resume_s
         failed = self.carrier.apply(plan.kv_ops)
         self._take(self.scheduler.kv_moved(self.carrier.poll(), time.monotonic()))
         if failed:
             self.scheduler.copies_failed(failed, time.monotonic())
         elif plan.work:
             self._take(self.scheduler.complete(plan, self.executor.run(plan), time.monotonic()))
+        elif plan.side is not None:
+            self.scheduler.side_begun(plan.side, time.monotonic())
+            result = self.executor.run_side(plan.side, self._take_turns)
+            self._take(self.scheduler.side_finished(plan.side, result, time.monotonic()))
         elif self.scheduler.is_waiting_for_kv:
             time.sleep(0.001)
-        return True
+        return plan
+
+    def _take_turns(self) -> bool:
+        """In the midst of a side chunk."""
+        self.on_side()
+        if time.monotonic() < self._resume_s:
+            return True
+        while self.scheduler.is_side_wanted:
+            if not self._turn().work:
+                return True
+        return False
 
     def ask(self, name: str, prompt: list[int], num_tokens: int = 12, **params: object) -> RequestFinished:
         sampling = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, **params)  # type: ignore[arg-type]
