@@ -167,8 +167,8 @@ async def _few_at_once(url: str, bodies: Sequence[Body], rng: random.Random) -> 
 
 
 async def _beside_a_stream(url: str, bodies: Sequence[Body], rng: random.Random) -> list[Answer]:
-    async with Client(url) as client:
-        stream = asyncio.create_task(client.ask(unique_chat(rng, 40, 4000, service_tier="ultrafast")))
+    async with Client(url) as client, asyncio.TaskGroup() as group:
+        stream = group.create_task(client.ask(unique_chat(rng, 40, 4000, service_tier="ultrafast")))
         await asyncio.sleep(1.0)
         answers = [_checked(await client.ask(body)) for body in bodies]
         stream.cancel()
