@@ -225,3 +225,48 @@ def test_a_chunk_ends_where_somebody_waits_for_it() -> None:
     simulation.add(make_request("new", prompt, 4, tier=ServiceTier.ULTRAFAST, arrival_s=simulation.clock()))
     simulation.step_until(lambda: simulation.output["new"])
     assert simulation.executor.num_side_tokens <= 100
+
+
+def test_a_flood_of_short_prompts_of_its_tier_leaves_a_long_one_its_part() -> None:
+    simulation = stream_and_prompt()
+
+    def come() -> None:
+        waiting = [name for name in simulation.requests if name.startswith("short") and not simulation.output[name]]
+        if len(waiting) < 2:
+            number = len(simulation.requests)
+            simulation.add(make_request(f"short{number}", 100, 1, arrival_s=simulation.clock()))
+
+    simulation.on_side = come
+    simulation.step_until(lambda: simulation.output["long"], max_steps=4000)
+    took_s = simulation.first_token_s("long") - simulation.requests["long"].arrival_s
+    assert sum(name.startswith("short") for name in simulation.requests) > 20
+    assert took_s < 6 * 1500 * COST.prefill_token_s, "a quarter of the time, without what the stream takes"
+
+
+def test_of_several_long_prompts_the_first_due_is_not_starved_by_shorter_ones() -> None:
+    simulation = stream_and_prompt(num_prompt=2500)
+
+    def come() -> None:
+        waiting = [name for name in simulation.requests if name.startswith("other") and not simulation.output[name]]
+        if len(waiting) < 2:
+            number = len(simulation.requests)
+            simulation.add(make_request(f"other{number}", 300, 1, arrival_s=simulation.clock()))
+
+    simulation.on_side = come
+    simulation.step_until(lambda: simulation.output["long"], max_steps=4000)
+    took_s = simulation.first_token_s("long") - simulation.requests["long"].arrival_s
+    assert sum(name.startswith("other") for name in simulation.requests) > 5
+    assert took_s < 6 * 2500 * COST.prefill_token_s
+    simulation.on_side = lambda: None
+    simulation.run(20_000)
+    simulation.check_all_finished()
+
+
+def test_a_prefix_much_longer_than_the_rest_stays_where_it_is() -> None:
+    simulation = stream_and_prompt(stream_tokens=1500)
+    simulation.step_until(lambda: "long" in simulation.finished)
+    num_before = simulation.executor.num_side_tokens
+    again = [*tokens_of("long", 1500), *tokens_of("rest", 150)]
+    simulation.add(make_request("again", again, 8, arrival_s=simulation.clock()))
+    simulation.step_until(lambda: simulation.output["again"])
+    assert simulation.executor.num_side_tokens == num_before

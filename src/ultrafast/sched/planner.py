@@ -75,7 +75,7 @@ class Planner:
     def _beside(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> tuple[SequenceWork, ...] | None:
         """The step beside a side chunk, which may be empty; None where there is no such chunk and should be none."""
         state, side = self._state, self._state.side
-        prompt = None if state.faults.is_isolating or state.faults.slack else side.prompt(eligible)
+        prompt = None if state.faults.is_isolating or state.faults.slack else side.prompt(eligible, now)
         if prompt is not None:
             lives, resume_s = side.ready(prompt, [live for live in eligible if live is not prompt], due_ranks, now)
             work = self._fill_step(lives, due_ranks, now) if lives else []

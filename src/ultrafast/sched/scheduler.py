@@ -214,7 +214,7 @@ class Scheduler:
         elif result.status is StepStatus.OK:
             outcome.book(state, plan, worked, result, now)
         elif result.status is StepStatus.INVALID:
-            state.side.is_off = True
+            state.side.unfit_id = live.request_id
             state.restart_without_reuse(live)
         event = outcome.step_finished(state, plan, worked, result, now, result.duration_s, 0.0)
         state.emit(event._replace(is_side=True))
@@ -276,7 +276,7 @@ class Scheduler:
             self._learn(plan, worked, result)
         else:
             outcome.book(state, plan, worked, result, now)
-        state.side.resumed_s = now
+        state.side.resumed_s, state.side.prefill_s = now, result.duration_s if worked.num_prefill_tokens else 0.0
         schedule_s = max(0.0, now - self._planned_at_s - duration_s)
         state.emit(outcome.step_finished(state, plan, worked, result, now, duration_s, schedule_s))
         self._step += 1

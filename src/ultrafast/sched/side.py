@@ -7,6 +7,9 @@
 In one batch with streams a chunk can only be as long as the time until the next token is due, and on a CPU the tokens of a short
 chunk are dear (attention of few rows, fixed cost of a step). Beside them it is as long as it likes. That pays while the decodes
 alone take a small part of the time between two tokens, and a chunk among them would be short; else all go into one batch.
+
+Nobody starves: of several long prompts the shortest goes first, but every fourth chunk is of the one whose first token is due
+first, and so are all while it would be late otherwise; shorter prompts of its tier leave the prompt a quarter of the time.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from math import inf
 from typing import NamedTuple
 
 from ultrafast.core.step import SequenceWork
-from ultrafast.sched.chunks import DECODE_STRETCH
+from ultrafast.sched.chunks import DECODE_STRETCH, FIRST_DUE_SHARE, due_key
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
@@ -27,6 +30,11 @@ _LONG_CHUNK_TOKENS = 256
 """Where a chunk of so many tokens fits between two tokens of the streams, it can as well ride in one batch with them."""
 _MAX_DECODE_SHARE = 1 / 3
 """Of the time between two tokens that the decodes may take by themselves: a row in a chunk's batch is cheaper than one alone."""
+_MAX_PREFIX_RATIO = 8
+"""A prefix so many times as long as what is left is not copied into the other context: streams would wait for that."""
+_SHORTER_SHARE = 1 / 3
+"""After a step with shorter prompts of its tier the prompt has the machine for so much of that step's time."""
+_PRESSED_STRETCH = 1.25
 _LATENESS = 0.01
 """A step is up to one operation late: about so much of what its whole chunk takes."""
 
@@ -45,7 +53,8 @@ class Side:
         chunk: what is being computed; None = nothing, or what nobody wants any more. live: whose it is.
         is_under_way: the engine has not ended the chunk yet: no other one can begin.
         resumed_s: since when it has had, or could have had, the machine: the end of the last step.
-        is_off: there is no second context, or it proved to be of no use.
+        prefill_s: how long that step took, if it had a prefill.
+        unfit_id: a request whose KV could not be moved.
     """
 
     def __init__(self, limits: SchedulerLimits, cost: CostModel) -> None:
@@ -53,33 +62,47 @@ class Side:
         self._cost = cost
         self._longest_pace_s = DECODE_STRETCH * limits.step_target_s
         self._latest_id: str | None = None
+        self._num_begun = 0
         self.chunk: SequenceWork | None = None
         self.live: LiveRequest | None = None
         self.is_under_way = False
         self.resumed_s = 0.0
-        self.is_off = limits.max_side_tokens == 0
+        self.prefill_s = 0.0
+        self.unfit_id: str | None = None
 
     def begin(self, live: LiveRequest, chunk: SequenceWork, now: float) -> None:
         self.live, self.chunk, self.resumed_s = live, chunk, now
         self.is_under_way = True
         self._latest_id = live.request_id
+        self._num_begun += 1
 
     def give_up(self) -> None:
         """Nobody wants the chunk any more: the engine breaks it off."""
         self.live = self.chunk = None
 
-    def prompt(self, eligible: Sequence[LiveRequest]) -> LiveRequest | None:
-        """Whose chunk is under way; else whose should be: of the most urgent long prompts the shortest. None: nobody's."""
+    def prompt(self, eligible: Sequence[LiveRequest], now: float) -> LiveRequest | None:
+        """Whose chunk is under way; else whose should be, of the most urgent long prompts. None: nobody's."""
         if self.live is not None:
             return self.live
-        if self.is_off or self.is_under_way or len(eligible) < 2 or not self._cost.is_fitted:
+        if not self._limits.max_side_tokens or self.is_under_way or len(eligible) < 2 or not self._cost.is_fitted:
             return None
         prompts = [live for live in eligible if self._is_long(live)]
         if not prompts:
             return None
-        first = min(prompts, key=_turn_key)
+        top = min([live.urgency for live in prompts])
+        first = self._first([live for live in prompts if live.urgency == top], now)
         decodes = [live for live in eligible if live.is_decoding and live.urgency <= first.urgency]
         return first if decodes and self._pays(decodes) else None
+
+    def _first(self, prompts: list[LiveRequest], now: float) -> LiveRequest:
+        """The shortest; in its turn, or if it can be in time only so, the one whose first token is due first."""
+        first_due = min(prompts, key=due_key)
+        needed_s = self._cost.predict_s(0, first_due.num_remaining)
+        slack_s = first_due.deadline_s - now
+        is_pressed = needed_s <= slack_s < needed_s * _PRESSED_STRETCH + self._cost.predict_s(0, CHUNK_TOKENS)
+        if is_pressed or self._num_begun % FIRST_DUE_SHARE == FIRST_DUE_SHARE - 1:
+            return first_due
+        return min(prompts, key=_turn_key)
 
     def next_chunk(self, live: LiveRequest, until: int | None) -> SequenceWork:
         """All but the last token at most: the one that draws is computed in a step.
@@ -96,21 +119,23 @@ class Side:
     def ready(self, prompt: LiveRequest, others: Sequence[LiveRequest], due_ranks: Sequence[int], now: float) -> Ready:
         """Who of the others goes before the prompt now.
 
-        Prefills that are more urgent or shorter go at once, with all decodes, and so does what its tier is owed; decodes go when
-        the first of their tokens is due. Other prefills wait until the prompt is done. A prompt whose own tier is owed time gets
-        it.
+        Prefills that are more urgent go at once, with all decodes, and so does what its tier is owed; shorter ones nearly so;
+        decodes go when the first of their tokens is due. Other prefills wait until the prompt is done. A prompt whose own tier is
+        owed time gets it.
         """
         decodes = [live for live in others if live.is_decoding]
         if prompt.urgency in due_ranks:
             return Ready([], now + max(self._step_s(1), 1e-3))
-        key = _turn_key(prompt)
-        prefills = [live for live in others if not live.is_decoding and (_turn_key(live) < key or live.urgency in due_ranks)]
-        if prefills:
-            return Ready(decodes + prefills)
-        if not decodes:
-            return Ready([])
-        begin_s = self._step_begin_s(prompt, decodes)
-        return Ready(decodes) if now >= begin_s else Ready([], begin_s)
+        prefills = [live for live in others if not live.is_decoding]
+        if any(live.urgency < prompt.urgency or live.urgency in due_ranks for live in prefills):
+            key = _turn_key(prompt)
+            return Ready(decodes + [live for live in prefills if _turn_key(live) < key or live.urgency in due_ranks])
+        shorter = [live for live in prefills if live.urgency == prompt.urgency and live.num_remaining < prompt.num_remaining]
+        shorter_s = self.resumed_s + _SHORTER_SHARE * self.prefill_s if shorter else inf
+        if now >= shorter_s:
+            return Ready(decodes + shorter)
+        begin_s = self._step_begin_s(prompt, decodes) if decodes else inf
+        return Ready(decodes) if now >= begin_s else Ready([], min(begin_s, shorter_s))
 
     def _step_begin_s(self, prompt: LiveRequest, decodes: Sequence[LiveRequest]) -> float:
         """When the next step of decodes alone must begin for all to be in time.
@@ -134,9 +159,11 @@ class Side:
 
     def _is_long(self, live: LiveRequest) -> bool:
         num_left = live.num_remaining
-        if num_left < 2 or len(live.tokens) > self._limits.max_side_tokens:
+        if num_left < 2 or len(live.tokens) > self._limits.max_side_tokens or live.request_id == self.unfit_id:
             return False
-        return num_left >= self._limits.min_side_tokens or live.request_id == self._latest_id  # what is there is finished there
+        if live.request_id == self._latest_id:
+            return True  # what is there is finished there
+        return num_left >= max(self._limits.min_side_tokens, live.num_computed // _MAX_PREFIX_RATIO)
 
     def _step_s(self, num_decodes: int) -> float:
         return self._cost.predict_s(num_decodes, 0)
