@@ -91,7 +91,7 @@ def tokens_of(name: str, count: int) -> list[int]:
 class Simulation:
     """One engine on simulated time. `events` and `plans` keep everything that happened.
 
-    `on_side` is called between two pieces of a side chunk: a test may add and abort there.
+    `on_turn` is called before each turn, `on_side` between two pieces of a side chunk: a test may add and abort there.
     """
 
     def __init__(
@@ -135,6 +135,7 @@ class Simulation:
         self.num_preempted: dict[str, int] = defaultdict(int)
         self.may_cut_short = False
         self.on_side: Callable[[], None] = lambda: None
+        self.on_turn: Callable[[], None] = lambda: None
         self.num_side_chunks = 0
         self._resume_s = 0.0
         self._num_told = 0
@@ -158,6 +159,7 @@ class Simulation:
 
     def step(self) -> StepPlan:
         """One turn of the loop; checks the invariants after it."""
+        self.on_turn()
         plan = self._plan()
         if plan.draft:
             plan = self.scheduler.drafted(plan, self.executor.propose(plan.draft))

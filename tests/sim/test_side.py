@@ -227,39 +227,22 @@ def test_a_chunk_ends_where_somebody_waits_for_it() -> None:
     assert simulation.executor.num_side_tokens <= 100
 
 
-def test_a_flood_of_short_prompts_of_its_tier_leaves_a_long_one_its_part() -> None:
-    simulation = stream_and_prompt()
-
-    def come() -> None:
-        waiting = [name for name in simulation.requests if name.startswith("short") and not simulation.output[name]]
-        if len(waiting) < 2:
-            number = len(simulation.requests)
-            simulation.add(make_request(f"short{number}", 100, 1, arrival_s=simulation.clock()))
-
-    simulation.on_side = come
-    simulation.step_until(lambda: simulation.output["long"], max_steps=4000)
-    took_s = simulation.first_token_s("long") - simulation.requests["long"].arrival_s
-    assert sum(name.startswith("short") for name in simulation.requests) > 20
-    assert took_s < 6 * 1500 * COST.prefill_token_s, "a quarter of the time, without what the stream takes"
-
-
-def test_of_several_long_prompts_the_first_due_is_not_starved_by_shorter_ones() -> None:
-    simulation = stream_and_prompt(num_prompt=2500)
+@pytest.mark.parametrize("num_other", [100, 300])
+def test_a_flood_of_shorter_prompts_of_its_tier_leaves_a_long_one_its_part(num_other: int) -> None:
+    """Two of them wait at any time; those of 100 tokens are computed in steps, those of 300 beside them."""
+    simulation = stream_and_prompt(stream_tokens=3000)
 
     def come() -> None:
         waiting = [name for name in simulation.requests if name.startswith("other") and not simulation.output[name]]
-        if len(waiting) < 2:
+        if len(waiting) < 2 and not simulation.output["long"]:
             number = len(simulation.requests)
-            simulation.add(make_request(f"other{number}", 300, 1, arrival_s=simulation.clock()))
+            simulation.add(make_request(f"other{number}", num_other, 1, arrival_s=simulation.clock()))
 
-    simulation.on_side = come
+    simulation.on_turn = simulation.on_side = come
     simulation.step_until(lambda: simulation.output["long"], max_steps=4000)
     took_s = simulation.first_token_s("long") - simulation.requests["long"].arrival_s
-    assert sum(name.startswith("other") for name in simulation.requests) > 5
-    assert took_s < 6 * 2500 * COST.prefill_token_s
-    simulation.on_side = lambda: None
-    simulation.run(20_000)
-    simulation.check_all_finished()
+    assert sum(name.startswith("other") for name in simulation.requests) > 10
+    assert took_s < 6 * 1500 * COST.prefill_token_s, "a quarter of the time, without what the stream takes"
 
 
 def test_a_prefix_much_longer_than_the_rest_stays_where_it_is() -> None:
