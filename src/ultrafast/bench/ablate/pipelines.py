@@ -95,7 +95,7 @@ OPTIMISATIONS = (
         "chunking",
         "Prompts are computed in pieces sized by time, so that others go on writing. Off: up to 512 prompt tokens in a step, "
         "llama.cpp's default. Works on the scheduler.",
-        off={"engine.max_step_tokens": 512, "engine.step_target_s": 10.0},
+        off={"engine.max_step_tokens": 512, "engine.step_target_s": 10.0, "engine.enable_side_context": False},
         needs=("scheduler",),
     ),
 )
