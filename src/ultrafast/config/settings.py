@@ -185,7 +185,7 @@ class TokenizerSettings(Section):
     cache_bytes: int = Field(
         default=32 * 1024 * 1024,
         ge=0,
-        description="Memory for the tokens of known texts: what a conversation repeats is not tokenised again; 0: none.",
+        description="Memory for the tokens of known texts, and an eighth more for words: neither is tokenised again; 0: none.",
     )
     is_reloaded: bool = Field(
         default=False,

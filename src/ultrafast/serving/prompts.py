@@ -21,9 +21,12 @@ from ultrafast.serving.ports import Tokenizer
 from ultrafast.serving.provenance import Provenance, Rendered
 from ultrafast.serving.segments import SegmentCache, SegmentStats, SegmentTokenizer
 from ultrafast.serving.template import ChatTemplate
+from ultrafast.serving.words import WordTokenizer
 
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
 _MAX_EXTRA_NUMBER = 10_000
+_WORDS_SHARE = 8
+"""Words get this part of what the segments get, on top of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class PromptBuilder:
         self._tokenizer = tokenizer
         self._control = ControlTokens(tokenizer)
         self._cache = cache or SegmentCache()
-        self._segments = SegmentTokenizer(tokenizer, self._control, self._cache)
+        words = WordTokenizer(tokenizer, self._cache.max_bytes // _WORDS_SHARE)
+        self._segments = SegmentTokenizer(tokenizer, self._control, self._cache, words)
         source = template_source or tokenizer.chat_template
         self._template: ChatTemplate | None = None
         self.format: ChatFormat | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.serving.control_tokens import ControlTokens, Item, apply_strips, strip_rules
 from ultrafast.serving.ports import Tokenizer
+from ultrafast.serving.words import WordTokenizer
 
 DEFAULT_CACHE_BYTES = 32 * 1024 * 1024
 _ENTRY_OVERHEAD_BYTES = 200
@@ -31,7 +32,7 @@ class SegmentCache:
     """Least-recently-used map from text to tokens, bounded by its size in bytes. Thread-safe."""
 
     def __init__(self, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self._size_bytes = 0
@@ -65,11 +66,11 @@ class SegmentCache:
         with self._lock:
             self._misses += 1
             self._missed_tokens += len(tokens)
-            if size_bytes > self._max_bytes // 8 or text in self._entries:
+            if size_bytes > self.max_bytes // 8 or text in self._entries:
                 return
             self._entries[text] = tokens
             self._size_bytes += size_bytes
-            while self._size_bytes > self._max_bytes:
+            while self._size_bytes > self.max_bytes:
                 self._size_bytes -= _entry_bytes(*self._entries.popitem(last=False))
 
     @property
@@ -87,11 +88,15 @@ def _entry_bytes(text: str, tokens: tuple[int, ...]) -> int:
 class SegmentTokenizer:
     """Tokenises a prompt that was cut at its control tokens. Any thread may call.
 
-    A control token is the one border that no tokenizer merges across, so it is the only place where prompts are cut.
+    A control token is the one border that no tokenizer merges across, so prompts are cut there; see `words` for what is between.
     """
 
-    def __init__(self, tokenizer: Tokenizer, control: ControlTokens, cache: SegmentCache) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, control: ControlTokens, cache: SegmentCache, words: WordTokenizer | None = None
+    ) -> None:
+        """`words`: for the segments that are not in the cache; None = all of such a segment is tokenised."""
         self._tokenizer = tokenizer
+        self._words = words or WordTokenizer(tokenizer, max_bytes=0)
         self._control = control
         self._text_of = {token: text for text, token in control.ids.items()}
         self._cache = cache
@@ -134,7 +139,7 @@ class SegmentTokenizer:
     def _raw_tokens(self, text: str) -> tuple[int, ...]:
         tokens = self._cache.get(text)
         if tokens is None:
-            tokens = tuple(self._tokenizer.tokenize(text, add_special=False, parse_special=False))
+            tokens = tuple(self._words.tokens(text))
             if not self._control.forbidden_ids.isdisjoint(tokens):
                 raise InvalidRequestError("the messages contain text that this model reads as a control token", param="messages")
             self._cache.put(text, tokens)

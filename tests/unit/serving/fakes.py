@@ -22,7 +22,7 @@ MERGES = (
 
 
 class FakeTokenizer:
-    """Greedy longest match over bytes and `MERGES`; control tokens come first, as in real vocabularies."""
+    """Greedy longest match over bytes and `merges`; control tokens come first, as in real vocabularies."""
 
     def __init__(
         self,
@@ -30,10 +30,11 @@ class FakeTokenizer:
         control: Sequence[str] = CONTROL,
         adds_bos: bool = False,
         strips_right: bool = False,
+        merges: Sequence[str] = MERGES,
     ) -> None:
         self.chat_template = chat_template
         self.control = {text: index for index, text in enumerate(control)}
-        words = [bytes([byte]) for byte in range(256)] + [merge.encode() for merge in MERGES]
+        words = [bytes([byte]) for byte in range(256)] + [merge.encode() for merge in merges]
         self.pieces: list[bytes] = [b""] * len(control) + words
         self._ids = {word: len(control) + index for index, word in enumerate(words)}
         self._lengths = sorted({len(word) for word in words}, reverse=True)
@@ -59,7 +60,7 @@ class FakeTokenizer:
         return result + self._raw(text[position:])
 
     def _raw(self, text: str) -> list[int]:
-        data = text.encode()
+        data = text.encode("utf-8", "replace")
         result = []
         position = 0
         while position < len(data):
