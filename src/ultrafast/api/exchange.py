@@ -50,8 +50,11 @@ class ClientGoneError(Exception):
 class DirectWriter(Protocol):
     """Writes the head and pieces of the body past the server's coroutines."""
 
-    def begin(self, status: int, headers: Headers) -> bool:
-        """Write status and headers, if that is possible at this moment, and an ordinary answer; False: nothing was written."""
+    def begin(self, status: int, headers: Headers, first: bytes = b"") -> bool:
+        """Write status, headers and a first piece, if that is possible at this moment, and an ordinary answer.
+
+        `first` is only for a body of unknown length. Returns False when nothing was written.
+        """
         ...
 
     def is_flowing(self) -> bool:
@@ -226,15 +229,17 @@ class Exchange:
 
     # -- writing
 
-    async def start(self, status: int, headers: Headers) -> None:
-        """Send status and headers."""
+    async def start(self, status: int, headers: Headers, first: bytes = b"") -> None:
+        """Send status and headers, and a first piece of a body of unknown length with them."""
         self.is_started = True
         self.status = status
         headers.append((b"x-request-id", self.request_id.encode()))
-        if self.direct is None or not self.direct.begin(status, headers):
-            await self._timed({"type": "http.response.start", "status": status, "headers": headers})
-        else:
+        if self.direct is not None and self.direct.begin(status, headers, first):
             self.last_write_s = self.clock()
+            return
+        await self._timed({"type": "http.response.start", "status": status, "headers": headers})
+        if first:
+            await self.write(first)
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body. Suspends while the client reads too slowly."""

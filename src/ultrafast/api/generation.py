@@ -182,11 +182,12 @@ class Generation:
         self.recorder.on_delta(delta.index, delta.num_tokens, self.exchange.clock())
 
     async def _write(self, data: bytes) -> None:
-        if not self.exchange.is_started:
-            await self._start_stream()
-        await self.exchange.write(data)
+        if self.exchange.is_started:
+            await self.exchange.write(data)
+        else:
+            await self._start_stream(data)
 
-    async def _start_stream(self) -> None:
+    async def _start_stream(self, first: bytes) -> None:
         headers = self._headers()
         headers += [
             (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -194,7 +195,7 @@ class Generation:
             # nginx would otherwise collect events into blocks.
             (b"x-accel-buffering", b"no"),
         ]
-        await self.exchange.start(200, headers)
+        await self.exchange.start(200, headers, first)
 
     async def _keep_alive(self, interval_s: float) -> None:
         exchange = self.exchange

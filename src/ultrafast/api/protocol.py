@@ -270,7 +270,7 @@ class _ChunkWriter:
         self._write = cycle.transport.write
         self._write_now = write_now
 
-    def begin(self, status: int, headers: Headers) -> bool:
+    def begin(self, status: int, headers: Headers, first: bytes = b"") -> bool:
         cycle, scope = self._cycle, self._cycle.scope
         is_usual = scope["http_version"] == "1.1" and scope["method"] != "HEAD" and status not in (204, 304)
         if not is_usual or cycle.response_started or cycle.access_log or not self.is_flowing():
@@ -294,7 +294,10 @@ class _ChunkWriter:
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
         cycle.chunked_encoding, cycle.expected_content_length = length is None, length or 0
-        self._write(data)
+        if first:
+            self._write_now(data + _chunk(first))
+        else:
+            self._write(data)
         return True
 
     def is_flowing(self) -> bool:
@@ -311,4 +314,8 @@ class _ChunkWriter:
         self._is_closed = True
 
     def __call__(self, data: bytes) -> None:
-        self._write_now(b"%x\r\n%b\r\n" % (len(data), data))
+        self._write_now(_chunk(data))
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from tests.component.api.edge import HELLO, Setup, listening, make, raw_request, until
 from tests.component.api.fake_service import (
     PLACED,
@@ -23,10 +24,11 @@ from tests.component.api.fake_service import (
     started,
     waiting,
 )
+from uvicorn.server import ServerState
 
 from ultrafast.api.app import build_app
 from ultrafast.api.exchange import Exchange
-from ultrafast.api.protocol import MAX_HEADER_BYTES
+from ultrafast.api.protocol import MAX_HEADER_BYTES, EdgeProtocol
 from ultrafast.config.settings import ServerSettings
 from ultrafast.core.clock import ManualClock
 from ultrafast.core.errors import EngineFailedError, InvalidRequestError, OverloadedError, UltrafastError, UnavailableError
@@ -535,6 +537,39 @@ async def test_one_connection_serves_many_requests() -> None:
             assert (await http.post(CHAT, json=HELLO)).status_code == 200
             assert (await http.get("/nope")).status_code == 404
             assert (await http.post(CHAT, json={**HELLO, "stream": True})).text.endswith("data: [DONE]\n\n")
+
+
+class Recording(asyncio.Transport):
+    """A connection without a socket, which keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+async def test_headers_and_first_piece_of_a_stream_are_one_write() -> None:
+    """Each write wakes the client: the first would have only headers to read."""
+    config = uvicorn.Config(make().app, ws="none", lifespan="off", log_config=None, access_log=False)
+    config.load()
+    transport = Recording()
+    protocol = EdgeProtocol(config, ServerState(), {})
+    protocol.connection_made(transport)
+    protocol.data_received(f"POST {CHAT} HTTP/1.1\r\ncontent-length: {len(STREAM)}\r\n\r\n".encode() + STREAM)
+    await until(lambda: any(b"[DONE]" in data for data in transport.written))
+    protocol.connection_lost(ConnectionResetError())
+    headers, _, first = transport.written[0].partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b'"content":"Hello"' in first
+    assert b"world" not in first
 
 
 async def test_drain_lets_running_answers_finish() -> None:
