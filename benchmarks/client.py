@@ -204,7 +204,7 @@ async def _read_answer(reader: asyncio.StreamReader, answer: Answer, leave_after
     answer.end_ns = time.perf_counter_ns()
     if answer.error is None:
         parsing.judge()
-    return parsing.parser.should_keep_alive()
+    return parsing.can_reuse
 
 
 class _Parsing:
@@ -214,7 +214,7 @@ class _Parsing:
         self.answer = answer
         self.parser = httptools.HttpResponseParser(self)
         self.now_ns = 0
-        self.is_complete = False
+        self.is_complete = self.can_reuse = False
         self._is_stream = False
         self._is_done = False
         self._rest = b""
@@ -238,6 +238,8 @@ class _Parsing:
 
     def on_message_complete(self) -> None:
         self.is_complete = True
+        # Only in here: the parser then forgets that the body had an end of its own.
+        self.can_reuse = self.parser.should_keep_alive()
 
     def judge(self) -> None:
         """Decide whether the complete answer is a success."""
