@@ -24,6 +24,13 @@ _MIN_SLOPE_TOKENS = 8
 """Smaller chunks have a price of their own (a matrix product of few rows), whatever is in the pool."""
 _REFIT_DECODES = 8
 """So many pure decodes may pass before the fit is made again: they change it little, and it costs half a plan."""
+_STEADY_DECODES = 16
+_STEADY_SHARE = 4
+"""After so many pure decodes of one size in a row, only every fourth is learnt from: the others say the same, and the code for it
+is cold after each forward pass (0.1 ms of a step of 10)."""
+
+_KEPT_OF_STEADY = _FORGET**_STEADY_SHARE
+_STEADY_WEIGHT = (1 - _KEPT_OF_STEADY) / (1 - _FORGET)
 
 Row = tuple[float, float, float]
 
@@ -46,6 +53,7 @@ class CostModel:
         self._largest_prefill = 0.0
         self._fitted: Row | None = (0.0, 0.0, 0.0)  # None: to be made again
         self._num_unfitted_decodes = _REFIT_DECODES  # the first step of all counts at once
+        self._latest_decodes = self._num_alike = 0
 
     @property
     def coefficients(self) -> Row:
@@ -73,6 +81,15 @@ class CostModel:
         if duration_s <= 0:
             return
         has_prefill = num_prefill_tokens > 0
+        is_steady = False
+        if has_prefill or num_outputs != self._latest_decodes:
+            self._latest_decodes, self._num_alike = 0 if has_prefill else num_outputs, 0
+        else:
+            self._num_alike += 1
+            is_steady = self._num_alike > _STEADY_DECODES
+            if is_steady and self._num_alike % _STEADY_SHARE:
+                self._num_unfitted_decodes += 1
+                return
         if has_prefill:
             self._num_prefill_steps += 1
             self._largest_prefill = max(num_prefill_tokens, self._largest_prefill * _FORGET)
@@ -80,7 +97,7 @@ class CostModel:
         kv = self.num_kv_tokens
         attention_s = kv * (self._output_slope_s * num_outputs + self._token_slope_s * num_prefill_tokens)
         self._moments[has_prefill].add(
-            num_outputs, num_prefill_tokens, duration_s, max(duration_s - attention_s, 0.2 * duration_s)
+            num_outputs, num_prefill_tokens, duration_s, max(duration_s - attention_s, 0.2 * duration_s), is_steady=is_steady
         )
         self._num_unfitted_decodes += 1
         if has_prefill or self._num_unfitted_decodes >= _REFIT_DECODES:
@@ -149,20 +166,21 @@ class _Moments:
         self.uu = self.uo = self.ut = self.oo = self.to = self.tt = 0.0
         self.uy = self.oy = self.ty = 0.0
 
-    def add(self, num_outputs: float, num_tokens: float, duration_s: float, own_s: float) -> None:
-        """A step that took `duration_s`, `own_s` of it without what the pool adds."""
+    def add(self, num_outputs: float, num_tokens: float, duration_s: float, own_s: float, *, is_steady: bool = False) -> None:
+        """A step that took `duration_s`, `own_s` of it without what the pool adds; `is_steady`: and so did those left out."""
+        kept, weight = (_KEPT_OF_STEADY, _STEADY_WEIGHT) if is_steady else (_FORGET, 1.0)
         unit = 1.0 / duration_s
-        share = own_s * unit
+        share = own_s * unit * weight
         outputs, tokens = num_outputs * unit, num_tokens * unit
-        self.uu = self.uu * _FORGET + unit * unit
-        self.uo = self.uo * _FORGET + unit * outputs
-        self.ut = self.ut * _FORGET + unit * tokens
-        self.oo = self.oo * _FORGET + outputs * outputs
-        self.to = self.to * _FORGET + tokens * outputs
-        self.tt = self.tt * _FORGET + tokens * tokens
-        self.uy = self.uy * _FORGET + share * unit
-        self.oy = self.oy * _FORGET + share * outputs
-        self.ty = self.ty * _FORGET + share * tokens
+        self.uu = self.uu * kept + unit * unit * weight
+        self.uo = self.uo * kept + unit * outputs * weight
+        self.ut = self.ut * kept + unit * tokens * weight
+        self.oo = self.oo * kept + outputs * outputs * weight
+        self.to = self.to * kept + tokens * outputs * weight
+        self.tt = self.tt * kept + tokens * tokens * weight
+        self.uy = self.uy * kept + share * unit
+        self.oy = self.oy * kept + share * outputs
+        self.ty = self.ty * kept + share * tokens
 
 
 def _fit(a: _Moments, b: _Moments) -> Row:

@@ -141,3 +141,13 @@ def test_an_empty_pool_never_costs_nothing() -> None:
     for kv in range(0, 5000, 100):
         falling.observe(kv, 1.0 - kv / 10_000, 1.0)
     assert falling.value == 0.0
+
+
+def test_of_many_equal_decodes_it_still_learns_that_the_machine_became_slower() -> None:
+    model = CostModel()
+    _observe(model, CPU, 100)
+    for _ in range(200):
+        model.observe(4, 0, CPU[0] + 4 * CPU[1])
+    for _ in range(200):
+        model.observe(4, 0, 3 * (CPU[0] + 4 * CPU[1]))
+    assert model.predict_s(4, 0) == pytest.approx(3 * (CPU[0] + 4 * CPU[1]), rel=0.15)
