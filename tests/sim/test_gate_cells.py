@@ -166,6 +166,36 @@ def test_what_an_idle_machine_could_do_in_time_is_not_refused_for_good(num_warm:
     assert busy.finished["never"].retry_after_s is None
 
 
+@pytest.mark.parametrize("objective", [RequestSlo(ttft_s=0.45, is_strict=True), RequestSlo(tpot_s=0.012, is_strict=True)])
+def test_what_was_learnt_while_the_machine_was_slow_refuses_nobody_for_good(objective: RequestSlo) -> None:
+    """Something else takes two thirds of the processor, for so long that the cost model knows nothing else any more."""
+    simulation = _simulation(4000)
+    assert _add(simulation, "before", 60, 5, slo=objective) is None
+    simulation.run()
+    simulation.executor._cost = FakeCost(fixed_s=0.006, output_s=0.021, prefill_token_s=0.0165)
+    for i in range(40):
+        assert _add(simulation, f"slow{i}", 200, 20) is None
+        simulation.run()
+    assert _add(simulation, "r", 60, 5, slo=objective) is DropReason.SLO_AT_RISK
+    retry_after_s = simulation.finished["r"].retry_after_s
+    assert retry_after_s is not None
+    assert 1.0 <= retry_after_s <= 120.0
+    never = RequestSlo(ttft_s=0.45, tpot_s=0.008, is_strict=True)
+    assert _add(simulation, "never", 60, 5, slo=never) is DropReason.SLO_UNREACHABLE, "no step was ever so short"
+
+
+def test_before_a_large_chunk_was_seen_nobody_is_refused_for_good() -> None:
+    """An engine that replaces another starts without a warm-up, and beside streams it sees only small chunks."""
+    simulation = _simulation(4000, num_warm=0)
+    simulation.scheduler.cost.observe(1, 0, 0.07)
+    for chunk in [16, 32] * 5:
+        simulation.scheduler.cost.observe(1, chunk, 0.05 + chunk * 0.02)
+    strict = RequestSlo(ttft_s=4.0, is_strict=True)
+    assert _add(simulation, "r", 600, 5, slo=strict) is DropReason.SLO_AT_RISK
+    simulation.scheduler.cost.observe(0, 256, 4.0)
+    assert _add(simulation, "never", 600, 5, slo=strict) is DropReason.SLO_UNREACHABLE
+
+
 def _served_in(simulation: Simulation, name: str) -> ServiceTier:
     simulation.run()
     return simulation.finished[name].tier
@@ -183,6 +213,7 @@ def _served_in(simulation: Simulation, name: str) -> ServiceTier:
 def test_a_tier_is_left_only_for_one_that_meets_what_the_client_asks(slo: RequestSlo, tier: ServiceTier | None) -> None:
     """Flex would be in time by its own objective, and not by the client's: then the move would only make it later."""
     simulation = _simulation(4000, is_downgradable=True, ttft_s=0.5)
+    simulation.scheduler.cost.observe(1, 64, FakeCost().step_s(1, 64))
     dropped = _add(simulation, "r", 200, 5, slo=slo)
     assert dropped is (DropReason.SLO_UNREACHABLE if tier is None else None)
     if tier is not None:

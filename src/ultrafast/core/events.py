@@ -24,7 +24,7 @@ class DropReason(StrEnum):
     """Why a request was refused (or moved to a less urgent tier) before it got a place: a closed vocabulary, shown to clients.
 
     queue_full, queue_tokens_full: its tier's queue has no room. queue_timeout: it waited as long as it may. slo_at_risk: it would
-    be too late now, and in time when less is going on. slo_unreachable: this machine can never be in time for it.
+    be too late now, and in time when less is going on. slo_unreachable: not even at this machine's best.
     """
 
     QUEUE_FULL = "queue_full"

@@ -10,6 +10,7 @@ prefill token costs. Each observation is weighted by 1/t: relative errors count,
 from __future__ import annotations
 
 from ultrafast.sched.attention import Slope
+from ultrafast.sched.fastest import Fastest
 
 _FORGET = 0.95
 _MIN_PREFILL_STEPS = 3
@@ -40,10 +41,12 @@ class CostModel:
 
     Attributes:
         num_kv_tokens: cells in use, for which it predicts; to be set before each step is planned.
+        fastest: the best that was ever seen.
     """
 
     def __init__(self) -> None:
         self.num_kv_tokens = 0
+        self.fastest = Fastest()
         self._output_slope = Slope()
         self._token_slope = Slope()
         self._output_slope_s = self._token_slope_s = 0.0
@@ -65,13 +68,6 @@ class CostModel:
         return base_s, output_s + self._output_slope_s * kv, (token_s + self._token_slope_s * kv) * self._token_error
 
     @property
-    def idle_coefficients(self) -> Row:
-        """The same for an empty pool, and without what the last few chunks were off by: as an idle machine would be."""
-        _ = self.coefficients  # makes the fit anew if need be
-        assert self._fitted is not None, "it was just made"
-        return self._fitted
-
-    @property
     def is_fitted(self) -> bool:
         """Whether enough prefills were seen to size a chunk by."""
         return self._num_prefill_steps >= _MIN_PREFILL_STEPS
@@ -80,6 +76,7 @@ class CostModel:
         """Learn from one step that ran; a duration of 0 (no clock) teaches nothing."""
         if duration_s <= 0:
             return
+        self.fastest.observe(num_outputs, num_prefill_tokens, duration_s)
         has_prefill = num_prefill_tokens > 0
         is_steady = False
         if has_prefill or num_outputs != self._latest_decodes:

@@ -3,7 +3,7 @@
     fits its tier's queue, and will be in time or need not be    -> it waits for its place and cells (which may be at once)
     cannot be in time, its tier may be left                      -> a less urgent tier that can be in time, if there is one
     the client insists (strict) and it cannot be in time now     -> refused: slo_at_risk, come back later
-    the client insists and even an idle machine never could      -> refused: slo_unreachable
+    the client insists, and it never could at its very best      -> refused: slo_unreachable
     the queue is full                                            -> a less urgent tier with room, if allowed, else refused
 
 Who was refused and comes back finds room in the queue that newcomers had to leave: else, under an overload that lasts, those
@@ -127,8 +127,8 @@ class Gate:
         base_s, output_s, token_s = state.cost.coefficients
         alone_s = base_s + num_uncached * token_s
         if alone_s > ttft_s or base_s + output_s > tpot_s:
-            base_s, output_s, idle_token_s = state.cost.idle_coefficients
-            is_never = base_s + num_uncached * min(token_s, idle_token_s) > ttft_s or base_s + output_s > tpot_s
+            best = state.cost.fastest
+            is_never = best.first_token_s(num_uncached, self._limits.max_step_tokens) > ttft_s or best.output_s > tpot_s
             return DropReason.SLO_UNREACHABLE if is_never else DropReason.SLO_AT_RISK
         waited_s = max(0.0, now - live.request.arrival_s)
         busy_s = alone_s * (1 + PREFILL_STRETCH) if state.running else alone_s
