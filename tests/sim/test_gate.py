@@ -10,6 +10,7 @@ from tests.sim.harness import Simulation, make_limits, make_request
 from ultrafast.core.events import DropReason, RequestFinished
 from ultrafast.core.request import FinishReason, RequestSlo
 from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
+from ultrafast.sched.coming import Coming
 
 ULTRA, DEFAULT, FLEX = ServiceTier.ULTRAFAST, ServiceTier.DEFAULT, ServiceTier.FLEX
 
@@ -269,6 +270,28 @@ def test_asking_first_says_what_would_become_of_the_request(num_ahead: int, slo:
     if end is not None:
         assert asked.retry_after_s is not None
     simulation.run()
+
+
+@pytest.mark.parametrize("num_ahead", range(7))
+@pytest.mark.parametrize("policy", [{"max_num_waiting": 3}, {"max_waiting_tokens": 60}])
+@pytest.mark.parametrize("is_downgradable", [False, True])
+def test_who_is_about_to_be_added_counts_as_if_it_were(num_ahead: int, policy: dict[str, int], is_downgradable: bool) -> None:
+    """Two places are taken; what has come while a step runs is not in the queue yet."""
+    asked = []
+    for is_added in (False, True):
+        simulation = _simulation(is_downgradable=is_downgradable, **policy)
+        for i in range(2):
+            _add(simulation, f"running{i}", 20, 50)
+        simulation.step()
+        coming = Coming()
+        for i in range(num_ahead):
+            request = make_request(f"r{i}", 20, arrival_s=simulation.clock(), slo=RequestSlo(is_movable=False))
+            if is_added:
+                simulation.add(request)
+            elif simulation.scheduler.answer(request, simulation.clock(), coming).reason is FinishReason.ABORT:
+                coming.add(request)
+        asked.append(simulation.scheduler.answer(make_request("r", 20), simulation.clock(), coming))
+    assert (asked[0].reason, asked[0].drop_reason) == (asked[1].reason, asked[1].drop_reason)
 
 
 def test_asking_first_is_no_promise_and_takes_no_room() -> None:

@@ -169,8 +169,10 @@ class EngineClient:
         """
         if self._supervisor.state is not EngineState.READY:
             return False
-        num_running = self._stats.num_running if self._stats is not None else 0
-        num_free = max(0, self.facts.max_num_running - num_running)
+        num_taken = self._stats.num_running if self._stats is not None else 0
+        # Whom the step left waiting found no place; or, with places free, no KV.
+        has_waiting = self._stats is not None and self._stats.num_waiting > 0
+        num_free = 0 if has_waiting else max(0, self.facts.max_num_running - num_taken)
         bound = self._queue_bounds[tier]
         return self._ledger.num_unplaced(tier) >= num_free + (bound if wholly else bound // NEWCOMER_SHARE)
 

@@ -30,9 +30,13 @@ from ultrafast.engine.kvstore.carrier import KvCarrier
 from ultrafast.engine.kvstore.store import RunStore
 from ultrafast.engine.messages import Abort, ClearCache, Shutdown, StepReport, Submit, ToEngine
 from ultrafast.engine.reports import dropped, ended, refused, report_of
+from ultrafast.sched.coming import NOBODY, Coming
 
 MAX_KV_WAIT_S = 0.05
 """A request that waits for the disk is looked at again after so long, even if nothing came."""
+
+MAX_BETWEEN_STEPS_S = 0.02
+"""It takes about a millisecond to come from one step to the next."""
 
 
 class FatalStepError(RuntimeError):
@@ -48,8 +52,8 @@ class StepScheduler(Protocol):
     def is_waiting_for_kv(self) -> bool: ...
     def kv_moved(self, results: Sequence[KvMoved], now: float) -> list[Event]: ...
     def clear_cache(self, now: float, *, with_disk: bool) -> list[Event]: ...
-    def add(self, request: Request, now: float) -> list[Event]: ...
-    def answer(self, request: Request, now: float) -> RequestFinished: ...
+    def add(self, request: Request, now: float, coming: Coming = NOBODY) -> list[Event]: ...
+    def answer(self, request: Request, now: float, coming: Coming = NOBODY) -> RequestFinished: ...
     def abort(self, request_id: str, now: float) -> list[Event]: ...
     def plan(self, now: float) -> StepPlan: ...
     def copies_failed(self, request_ids: Sequence[str], now: float) -> None: ...
@@ -103,6 +107,7 @@ class EngineLoop:
         # Held by the engine thread whenever it may touch the scheduler, that is except while a step runs.
         self._decisions = threading.Lock()
         self._resume_s = 0.0  # before that nothing is due while a side chunk runs, unless somebody comes
+        self._coming = Coming()  # since the step under way began; under `_decisions`
         self._under_way: _UnderWay | None = None  # written by the engine thread, read by those who post
         self._is_running = True
         self.step = 0
@@ -110,8 +115,8 @@ class EngineLoop:
         self.has_work = False
 
     def post(self, command: ToEngine) -> None:
-        """Hand over a command: any thread, never blocks. The step under way is broken off if that is worth it."""
-        if isinstance(command, Submit) and command.request.is_inquiry and self._answer_meanwhile(command.request):
+        """Hand over a command: any thread; blocks hardly ever. The step under way is broken off if that is worth it."""
+        if isinstance(command, Submit) and self._answer_meanwhile(command.request):
             return
         self._inbox.put(command)
         if isinstance(command, Abort):
@@ -120,11 +125,19 @@ class EngineLoop:
             self._make_way_for(command.request)
 
     def _answer_meanwhile(self, request: Request) -> bool:
-        """Answer an inquiry while a step runs: who is refused does not wait for its end. False: no step runs."""
-        if not self._decisions.acquire(blocking=False):
+        """Refuse, or answer an inquiry, while a step runs: that does not wait for its end. False: it is for the inbox.
+
+        Between two steps, an inquiry waits until the next one runs; a request must not, which may get into that one.
+        """
+        may_wait = request.is_inquiry and self.has_work
+        if not self._decisions.acquire(timeout=MAX_BETWEEN_STEPS_S if may_wait else 0.0):
             return False
         try:
-            self._send(StepReport(finished=[self._scheduler.answer(request, self._clock())]))
+            answer = self._scheduler.answer(request, self._clock(), self._coming)
+            if not request.is_inquiry and answer.reason is not FinishReason.REJECT:
+                self._coming.add(request)
+                return False
+            self._send(StepReport(finished=[answer]))
         finally:
             self._decisions.release()
         return True
@@ -227,6 +240,7 @@ class EngineLoop:
     def _drain(self) -> list[Event]:
         """Take every command that is there; wait for one when there is nothing else to do."""
         self.has_work = self._scheduler.has_work
+        self._coming.step_ended()
         events = self._expire_compiling()
         if self.has_work and self._inbox.empty():
             results = self._kv.poll()
@@ -270,7 +284,7 @@ class EngineLoop:
         if request.params.grammar is None:
             return self._start(request)
         if not request.is_admitted:
-            verdict = self._scheduler.answer(request, self._clock())
+            verdict = self._scheduler.answer(request, self._clock(), self._coming)
             if verdict.reason is FinishReason.REJECT:
                 return [verdict]
         if (why := self._grammars.why_full(request)) is not None:
@@ -296,7 +310,7 @@ class EngineLoop:
             self._executor.begin_request(request)
         except InvalidRequestError as reason:
             return [refused(request, reason, now)]
-        return self._scheduler.add(request, now)
+        return self._scheduler.add(request, now, self._coming)
 
     def _abort(self, request_id: str) -> list[Event]:
         request = self._grammars.take(request_id)

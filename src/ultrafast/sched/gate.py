@@ -21,6 +21,7 @@ from ultrafast.core.events import DropReason
 from ultrafast.core.tiers import NEWCOMER_SHARE, ServiceTier
 from ultrafast.sched.beside import Beside
 from ultrafast.sched.budget import PREFILL_STRETCH
+from ultrafast.sched.coming import NOBODY, Coming
 from ultrafast.sched.live import LiveRequest
 from ultrafast.sched.room import Room
 from ultrafast.sched.state import SchedulerState
@@ -59,13 +60,13 @@ class Gate:
         self._room = Room(state)
         self.beside: Beside | None = None
 
-    def judge(self, live: LiveRequest, now: float) -> Verdict:
-        """Decide about a request that is not in the queue yet."""
+    def judge(self, live: LiveRequest, now: float, coming: Coming = NOBODY) -> Verdict:
+        """Decide about a request that is not in the queue yet. `coming`: will be there before it."""
         tier, slo = live.tier, live.request.slo
         policy = self._limits.policy_of(tier)
         if live.request.is_admitted:
             return Verdict(tier)
-        full = self._why_full(live, tier, now)
+        full = self._why_full(live, tier, now, coming)
         if not slo.is_strict and not (policy.is_downgradable and slo.is_movable):
             return self._refuse(live, full, now) if full else Verdict(tier)
         late = self._why_late(live, tier, now)
@@ -75,7 +76,7 @@ class Gate:
         if not (full or late):
             return Verdict(tier)
         for other in self._limits.order[self._limits.rank_of(tier) + 1 :]:
-            if not self._why_full(live, other, now) and not self._why_late(live, other, now):
+            if not self._why_full(live, other, now, coming) and not self._why_late(live, other, now):
                 return Verdict(other, full or late)
         return self._refuse(live, full, now) if full else Verdict(tier)
 
@@ -89,18 +90,20 @@ class Gate:
             wait_s = max(1, state.waiting.num_of(rank) // _RETRY_QUEUE_SHARE) / rate
         return Verdict(live.tier, reason, is_refused=True, retry_after_s=state.drain.retry_after_s(rank, wait_s, now))
 
-    def _why_full(self, live: LiveRequest, tier: ServiceTier, now: float) -> DropReason | None:
+    def _why_full(self, live: LiveRequest, tier: ServiceTier, now: float, coming: Coming) -> DropReason | None:
         """Whether a tier's queue has room. Who finds place and cells at once, free or held by less urgent work, is not in it."""
         state, beside, rank = self._state, self.beside, self._limits.rank_of(tier)
         policy = self._limits.tiers[rank]
         limit, token_limit = policy.max_num_waiting, policy.max_waiting_tokens
-        if not live.request.slo.is_retry and limit:
+        is_newcomer = not (live.request.slo.is_retry or coming.had_room(live.request_id))
+        if is_newcomer and limit:
             num_left = max(limit - state.drain.num_promised(rank, limit, now), -(-limit // NEWCOMER_SHARE))
             limit, token_limit = num_left, -(-token_limit * num_left // limit)
-        num_queued = state.num_queued(rank)
+        num_queued = state.num_queued(rank) + coming.num_of(tier)
         is_long = num_queued + (beside.num_queued(rank) if beside else 0) >= limit
         # A prompt that is larger than the bound alone must not be refused for ever.
-        is_heavy = token_limit > 0 and 0 < self._num_queued_tokens(rank) > token_limit - live.num_tokens
+        num_tokens = self._num_queued_tokens(rank) + coming.num_tokens_of(tier)
+        is_heavy = token_limit > 0 and 0 < num_tokens > token_limit - live.num_tokens
         if not (is_long or is_heavy):
             return None
         num_free = self._room.num_startable(rank, live)

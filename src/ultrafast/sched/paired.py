@@ -18,6 +18,7 @@ from ultrafast.core.draft import DraftResult
 from ultrafast.core.events import Event, RequestFinished, StepFinished
 from ultrafast.core.request import Request
 from ultrafast.core.step import KvMoved, SequenceWork, StepPlan, StepResult, Yielding
+from ultrafast.sched.coming import NOBODY, Coming
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
 
@@ -59,12 +60,12 @@ class PairedScheduler:
     def is_waiting_for_kv(self) -> bool:
         return self._sides[_Side.SHARED].is_waiting_for_kv
 
-    def add(self, request: Request, now: float) -> list[Event]:
-        return self._sides[_Side.ALONE if request.is_deterministic else _Side.SHARED].add(request, now)
+    def add(self, request: Request, now: float, coming: Coming = NOBODY) -> list[Event]:
+        return self._sides[_Side.ALONE if request.is_deterministic else _Side.SHARED].add(request, now, coming)
 
-    def answer(self, request: Request, now: float) -> RequestFinished:
+    def answer(self, request: Request, now: float, coming: Coming = NOBODY) -> RequestFinished:
         """See `Scheduler.answer`."""
-        return self._sides[_Side.ALONE if request.is_deterministic else _Side.SHARED].answer(request, now)
+        return self._sides[_Side.ALONE if request.is_deterministic else _Side.SHARED].answer(request, now, coming)
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         return [event for side in self._sides for event in side.abort(request_id, now)]

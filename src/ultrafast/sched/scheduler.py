@@ -28,6 +28,7 @@ from ultrafast.kv.ledger import KvUsage
 from ultrafast.kv.run import FoundRun
 from ultrafast.sched import outcome
 from ultrafast.sched.beside import Beside
+from ultrafast.sched.coming import NOBODY, Coming
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.gate import Gate
 from ultrafast.sched.interruption import is_worth_it
@@ -117,11 +118,11 @@ class Scheduler:
             for one in passes:
                 self._state.drafting.model.times.observe(one)
 
-    def add(self, request: Request, now: float) -> list[Event]:
+    def add(self, request: Request, now: float, coming: Coming = NOBODY) -> list[Event]:
         """Take a request, whose id must not be that of a live one.
 
         It finishes at once when it can never run (ERROR), has nothing left to produce (LENGTH), is refused (REJECT), or only
-        asked whether it would be (ABORT).
+        asked whether it would be (ABORT). `coming`: see `answer`.
         """
         assert request.request_id not in self._state.live, f"request id {request.request_id} is already live"
         assert request.prompt_tokens, f"request {request.request_id} has no prompt tokens"
@@ -136,17 +137,18 @@ class Scheduler:
         elif live.num_tokens >= live.max_length:
             self._state.finish(live, FinishReason.LENGTH, now)
         else:
-            self._enqueue(live, now)
+            self._enqueue(live, now, coming)
             live.fold()
         return self._state.take_events()
 
-    def answer(self, request: Request, now: float) -> RequestFinished:
-        """Answer an inquiry: REJECT when such a request would be refused now, else ABORT.
+    def answer(self, request: Request, now: float, coming: Coming = NOBODY) -> RequestFinished:
+        """Return REJECT when such a request would be refused now, else ABORT.
 
         Touches no request and no event: it may be asked while a step runs. Who is refused comes no further: it has arrived here.
+        `coming`: those who will be added before it.
         """
         live = self._live(request)
-        verdict = self._gate.judge(live, now)
+        verdict = self._gate.judge(live, now, coming)
         if verdict.is_refused:
             self._state.reservations.arrived(live, now)
         reason = FinishReason.REJECT if verdict.is_refused else FinishReason.ABORT
@@ -301,11 +303,11 @@ class Scheduler:
             return self._state.cost.idle_cell_s(worked.num_outputs, worked.num_prefill_tokens)
         return cell_s * (worked.num_outputs + worked.num_prefill_tokens)
 
-    def _enqueue(self, live: LiveRequest, now: float) -> None:
+    def _enqueue(self, live: LiveRequest, now: float, coming: Coming) -> None:
         state, tiers = self._state, self._state.limits.tiers
         if not live.request.is_admitted:
             state.reservations.arrived(live, now)
-        verdict = self._gate.judge(live, now)
+        verdict = self._gate.judge(live, now, coming)
         if verdict.is_refused:
             state.finish(live, FinishReason.REJECT, now, drop_reason=verdict.reason, retry_after_s=verdict.retry_after_s)
             return

@@ -21,6 +21,8 @@ from ultrafast.core.step import KvMoved, KvOp, SampledToken, SequenceWork, StepP
 from ultrafast.engine.assembly import fake_facts
 from ultrafast.engine.host import Parts, Progress, run_process
 from ultrafast.engine.messages import Configure
+from ultrafast.engine.reports import ended
+from ultrafast.sched.coming import Coming
 
 POISON = 666
 """A prompt that starts with this token kills the process; its second token says at which output index."""
@@ -59,7 +61,10 @@ class PlainScheduler:
     def has_work(self) -> bool:
         return bool(self.requests)
 
-    def add(self, request: Request, now: float) -> list[Event]:
+    def answer(self, request: Request, now: float, coming: Coming) -> RequestFinished:
+        return ended(request, FinishReason.ABORT, now)
+
+    def add(self, request: Request, now: float, coming: Coming) -> list[Event]:
         self.requests[request.request_id] = request
         self._num_output[request.request_id] = len(request.output_tokens)
         return []

@@ -389,17 +389,21 @@ async def test_close_while_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.health().state is EngineState.STOPPED
 
 
-@pytest.mark.parametrize(("num_running", "num_unplaced", "is_worth"), [(0, 3, False), (0, 4, True), (2, 1, False), (2, 2, True)])
+@pytest.mark.parametrize(
+    ("num_running", "num_waiting", "num_unplaced", "is_worth"),
+    [(0, 0, 3, False), (0, 0, 4, True), (2, 0, 1, False), (2, 0, 2, True), (0, 1, 1, False), (0, 1, 2, True)],
+)
 async def test_it_is_worth_asking_first_once_a_quarter_of_the_queue_is_taken(
-    num_running: int, num_unplaced: int, is_worth: bool
+    num_running: int, num_waiting: int, num_unplaced: int, is_worth: bool
 ) -> None:
-    """Two places, and a queue of eight; what was submitted since the last step counts."""
+    """Two places, and a queue of eight; what was submitted since the last step counts. Who was left waiting lacks KV, if not
+    a place."""
     policies = tuple(replace(policy, max_num_waiting=8) for policy in DEFAULT_POLICIES)
     client = EngineClient(EngineOptions("none", tiers=policies))
     assert client.looks_full(ServiceTier.DEFAULT) is False, "there is no engine yet"
     client._supervisor.state = EngineState.READY
     client._facts = engine_facts(max_num_running=2)
-    client._stats = StepFinished(*[0] * 13)._replace(num_running=num_running)
+    client._stats = StepFinished(*[0] * 13)._replace(num_running=num_running, num_waiting=num_waiting)
     for i in range(num_unplaced):
         client._ledger.add(make_request(f"r{i}"), EngineStream(f"r{i}", lambda _: None))
     assert client.looks_full(ServiceTier.DEFAULT) is is_worth

@@ -5,20 +5,21 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ultrafast.core.clock import Clock, ManualClock
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.events import DropReason, RequestFinished
-from ultrafast.core.request import FinishReason, Request, SamplingParams
+from ultrafast.core.request import FinishReason, Request, RequestSlo, SamplingParams
 from ultrafast.core.step import SequenceWork, StepPlan, StepResult, StepStatus
 from ultrafast.core.tiers import ServiceTier, TierPolicy
 from ultrafast.engine.fake import FakeExecutor
 from ultrafast.engine.grammars import CompileBounds
-from ultrafast.engine.loop import EngineLoop, FatalStepError
+from ultrafast.engine.loop import MAX_BETWEEN_STEPS_S, EngineLoop, FatalStepError
 from ultrafast.engine.messages import Abort, Shutdown, StepReport, Submit
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.scheduler import Scheduler
@@ -141,6 +142,14 @@ class Running:
     def finished(self, request_id: str) -> RequestFinished:
         report = self.wait_for(lambda report: any(event.request_id == request_id for event in report.finished))
         return next(event for event in report.finished if event.request_id == request_id)
+
+    def wait_for_all(self, request_ids: Sequence[str]) -> list[RequestFinished]:
+        """Return how each of them ended."""
+        ends: list[RequestFinished] = []
+        while len(ends) < len(request_ids):
+            report = self.reports.get(timeout=WAIT_S)
+            ends += [event for event in report.finished if event.request_id in request_ids]
+        return ends
 
     def stop(self) -> None:
         self.loop.post(Shutdown())
@@ -280,9 +289,9 @@ def test_an_unknown_state_ends_the_loop_so_that_the_process_is_replaced() -> Non
     assert isinstance(running.error, FatalStepError)
 
 
-def start_long_step() -> tuple[Running, LongStepExecutor]:
+def start_long_step(**changes: Any) -> tuple[Running, LongStepExecutor]:
     executor = LongStepExecutor()
-    running = Running(executor, replace(LIMITS, max_step_tokens=256, can_interrupt=True))
+    running = Running(executor, replace(LIMITS, max_step_tokens=256, can_interrupt=True, **changes))
     running.loop.post(Submit(make("long", prompt=600, tier=ServiceTier.FLEX)))
     assert executor.is_running.wait(WAIT_S)
     return running, executor
@@ -410,4 +419,78 @@ def test_the_next_long_prompt_waits_until_the_chunk_that_nobody_wants_is_broken_
     assert running.finished("other").reason is FinishReason.LENGTH
     assert executor.results[0] is StepStatus.INTERRUPTED
     running.loop.post(Abort(["stream"]))
+    running.stop()
+
+
+STRICT = RequestSlo(ttft_s=1.3, is_strict=True)
+
+
+@pytest.mark.parametrize(
+    ("num_places", "num_waiting", "num_accepted", "slo", "reason"),
+    [
+        (1, 0, 0, RequestSlo(), DropReason.QUEUE_FULL),
+        (1, 2, 2, RequestSlo(), DropReason.QUEUE_FULL),
+        (3, 2, 4, RequestSlo(), DropReason.QUEUE_FULL),
+        (3, 2, 0, STRICT, DropReason.SLO_AT_RISK),
+    ],
+)
+def test_a_refusal_does_not_wait_for_the_end_of_a_long_step(
+    num_places: int, num_waiting: int, num_accepted: int, slo: RequestSlo, reason: DropReason
+) -> None:
+    """Those who came during the same step are ahead; they get their places, or wait, after it."""
+    tiers = (TierPolicy(10.0, 1.0, max_num_waiting=num_waiting),) * 4
+    running, executor = start_long_step(max_num_running=num_places, tiers=tiers)
+    names = [f"r{i}" for i in range(num_accepted)]
+    for name in names:
+        running.loop.post(Submit(make(name, prompt=300, tier=ServiceTier.FLEX)))
+    refused = replace(make("refused", prompt=300, tier=ServiceTier.FLEX), slo=slo)
+    running.loop.post(Submit(refused))
+    running.loop.post(Submit(replace(refused, request_id="asks", is_inquiry=True)))
+    for name in ("refused", "asks"):
+        event = running.finished(name)
+        assert (event.reason, event.drop_reason) == (FinishReason.REJECT, reason)
+        assert event.retry_after_s is not None
+    assert not executor.end.is_set(), "the step still runs"
+    executor.end.set()
+    ends = {event.request_id: event.reason for event in running.wait_for_all(["long", *names])}
+    assert set(ends.values()) == {FinishReason.LENGTH}
+    assert not executor.is_asked
+    running.stop()
+
+
+def test_who_came_during_one_step_is_not_counted_twice_in_the_next() -> None:
+    running, executor = start_long_step(max_num_running=1, tiers=(TierPolicy(10.0, 1.0, max_num_waiting=2),) * 4)
+    running.loop.post(Submit(make("waits", prompt=700, tier=ServiceTier.FLEX)))
+    executor.end.set()
+    running.wait_for(lambda report: report.stats is not None)
+    executor.end.clear()
+    running.loop.post(Submit(make("waits too", prompt=700, tier=ServiceTier.FLEX)))
+    executor.end.set()
+    ends = running.wait_for_all(["long", "waits", "waits too"])
+    assert {event.reason for event in ends} == {FinishReason.LENGTH}
+    running.stop()
+
+
+def test_who_asks_between_two_steps_is_answered_while_the_next_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would lie in the inbox until that one has ended."""
+    running, executor = start_long_step()
+    plan = running.loop._scheduler.plan
+    asks = Submit(replace(make("asks"), is_inquiry=True))
+    posting: list[threading.Thread] = []
+
+    def plan_while_somebody_asks(now: float) -> StepPlan:
+        if not posting:
+            executor.is_running.clear()
+            executor.end.clear()
+            posting.append(threading.Thread(target=running.loop.post, args=(asks,)))
+            posting[0].start()
+            posting[0].join(MAX_BETWEEN_STEPS_S / 4)
+        return plan(now)
+
+    monkeypatch.setattr(running.loop._scheduler, "plan", plan_while_somebody_asks)
+    executor.end.set()
+    assert running.finished("asks").reason is FinishReason.ABORT
+    assert not executor.end.is_set(), "the second long step still runs"
+    executor.end.set()
+    assert running.finished("long").reason is FinishReason.LENGTH
     running.stop()
