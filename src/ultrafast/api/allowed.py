@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import msgspec
 from msgspec import inspect
@@ -19,18 +20,32 @@ def _root(kind: type[msgspec.Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def allowed_at(kind: type[msgspec.Struct], steps: list[str]) -> str | None:
-    """Describe what the field at a path may be; None when the path leads nowhere. Steps are names, indices or "..."."""
+def allowed_at(kind: type[msgspec.Struct], steps: list[str], plain: Any = None) -> str | None:
+    """Describe what the field at a path may be; None when the path leads nowhere. Steps are names, indices or "...".
+
+    `plain`: what was given; where it names its kind (a message its role), the rules of that kind are described, not those of all.
+    """
     nodes = [_root(kind)]
     for step in steps:
-        nodes = [child for node in nodes for child in _children(node, step)]
+        nodes = [child for node in nodes for child in _children(node, step, plain)]
+        plain = inside(plain, step)
     words = list(dict.fromkeys(_words(node) for node in nodes))
     return " or ".join(words) if words else None
 
 
-def _children(node: inspect.Type, step: str) -> list[inspect.Type]:
+def inside(plain: Any, step: str, absent: Any = None) -> Any:
+    """Return what a step of a path leads to in JSON values; `absent` when nowhere."""
+    if isinstance(plain, dict):
+        return plain.get(step, absent)
+    if isinstance(plain, list) and step.isdigit() and int(step) < len(plain):
+        return plain[int(step)]
+    return absent
+
+
+def _children(node: inspect.Type, step: str, plain: Any) -> list[inspect.Type]:
     if isinstance(node, inspect.UnionType):
-        return [child for member in node.types for child in _children(member, step)]
+        named = [member for member in node.types if _is_named(member, plain)]
+        return [child for member in named or node.types for child in _children(member, step, plain)]
     if isinstance(node, inspect.StructType):
         if node.tag_field == step:
             return [inspect.LiteralType((node.tag,))]
@@ -40,6 +55,12 @@ def _children(node: inspect.Type, step: str) -> list[inspect.Type]:
     if isinstance(node, inspect.DictType):
         return [node.value_type]
     return []
+
+
+def _is_named(node: inspect.Type, plain: Any) -> bool:
+    if not isinstance(node, inspect.StructType) or node.tag_field is None or not isinstance(plain, dict):
+        return False
+    return bool(plain.get(node.tag_field) == node.tag)
 
 
 def _words(node: inspect.Type) -> str:

@@ -6,6 +6,7 @@ Pure ASGI: nothing between the server and a route wraps `receive` or `send`, so 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 
@@ -25,6 +26,7 @@ _logger = logging.getLogger("ultrafast.api")
 CLIENT_CLOSED_STATUS = 499
 """nginx's status for a client that left before the answer ended; logs only."""
 _QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})
+_DOUBLED_SLASHES = re.compile("//+")
 
 Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
@@ -151,5 +153,8 @@ def _routing_error(error: HTTPException, exchange: Exchange) -> ApiError:
         allowed = dict(headers).get(b"allow", b"").decode()
         message = f"{scope['path'][:200]} does not take {scope['method']}; it takes {allowed}."
         return ApiError(405, "method_not_allowed", message, headers=headers)
-    message = f"There is no {scope['path'][:200]} here."
-    return ApiError(error.status_code, "unknown_url", message, hint="GET /docs lists what there is", headers=headers)
+    path = scope["path"][:200]
+    hint = "GET /docs lists what there is"
+    if "//" in path:
+        hint = f"it has a slash too many: {_DOUBLED_SLASHES.sub('/', path)}"
+    return ApiError(error.status_code, "unknown_url", f"There is no {path} here.", hint=hint, headers=headers)

@@ -207,9 +207,11 @@ def _template_kwargs(request: ChatRequest) -> dict[str, Any]:
 def _prompts(request: CompletionRequest, options: GenerationOptions) -> list[str | list[int]]:
     prompts = split_prompts(request.prompt)
     if prompts is None:
+        kinds = "" if len(set(map(type, request.prompt))) == 1 else " of different kinds"
         raise _invalid(
             "prompt",
-            f"prompt must be text, token ids, or a list of at most {MAX_PROMPTS} texts or lists of token ids, all alike.",
+            f"prompt must be text, token ids, or a list of at most {MAX_PROMPTS} texts or lists of token ids, all alike, "
+            f"got {len(request.prompt)} entries{kinds}.",
         )
     if len(prompts) * options.num_choices > MAX_PROMPTS:
         raise _invalid("n", f"prompts times n must be at most {MAX_PROMPTS}, got {len(prompts)} * {options.num_choices}.")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ultrafast.api.allowed import ANY_VALUE, allowed_at
+from ultrafast.api.allowed import ANY_VALUE, allowed_at, inside
 from ultrafast.api.errors import ApiError, describe, lower_case_hint
 
 MAX_DEPTH = 100
@@ -157,7 +157,7 @@ def _explain(text: str, plain: Any, kind: type[msgspec.Struct]) -> ApiError:
     if not path:
         return ApiError(400, "invalid_type", f"The body must be a JSON object, got {describe(plain)}.")
     steps = [name or index for name, index in _STEP.findall(path)]
-    allowed = allowed_at(kind, steps) or problem
+    allowed = allowed_at(kind, steps, plain) or problem
     if _OUT_OF_RANGE in problem:
         allowed = "a number within the range of a float" if allowed == ANY_VALUE else allowed
         return ApiError(400, "invalid_value", f"{path} must be {allowed}, got a number {_OUT_OF_RANGE}.", param=path)
@@ -171,12 +171,7 @@ def _explain(text: str, plain: Any, kind: type[msgspec.Struct]) -> ApiError:
 def _value_at(plain: Any, steps: list[str]) -> Any:
     value = plain
     for step in steps:
-        if isinstance(value, dict) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return _UNREAD
+        value = inside(value, step, _UNREAD)
     return value
 
 

@@ -15,6 +15,7 @@ import time
 from asyncio.events import TimerHandle
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -132,6 +133,11 @@ class EdgeProtocol(HttpToolsProtocol):
             self._upgrade_head = self._head_without_upgrade()
             return
         super().on_headers_complete()
+        if self.url.startswith(b"//"):
+            # uvicorn takes what follows for the name of a host; in a request it is a path like any other (RFC 9112, 3.2.1).
+            raw_path = self.url.partition(b"?")[0]
+            self.scope["path"] = unquote(raw_path.decode("ascii"))
+            self.scope["raw_path"] = raw_path
         self._is_in_body = True
         if self.scope["http_version"] == "1.0":
             _close_instead_of_chunks(self.cycle)

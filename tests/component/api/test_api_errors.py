@@ -152,6 +152,7 @@ async def test_known_parameters_that_we_lack_are_never_ignored(name: str, asking
         ({"prompt": [-1]}, "prompt[0]"),
         ({"prompt": [[]]}, "prompt[0]"),
         ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": [[1]] * 129}, "prompt"),
         ({"prompt": ["a"] * 100, "n": 2}, "n"),
         ({"prompt": None}, "prompt"),
         ({"logprobs": 21}, "logprobs"),
@@ -322,6 +323,43 @@ async def test_what_is_not_our_fault_is_no_error_in_the_log(error: UltrafastErro
     finally:
         set_up_logging("info")
     assert log.getvalue() == ""
+
+
+_PLAIN = 'messages[0].content must be a string or a list of (an object with type "text"), got '
+_PART = 'messages[0].content[0].type must be "text", got "image_url".'
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "tool"])
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, f"{_PLAIN}null."), (5, f"{_PLAIN}5."), ([{"type": "image_url", "image_url": {"url": "x"}}], _PART)],
+)
+async def test_a_message_is_told_the_rules_of_its_own_role(role: str, path: str, content: object, message: str) -> None:
+    """An assistant's content may be null, and may have refusals among its parts; nobody else's may."""
+    given = {"role": role, "content": content, "tool_call_id": "x"}
+    error = (await post({"model": "m", "messages": [given]}, path)).json()["error"]
+    assert error["message"] == message
+
+
+async def test_an_assistant_is_told_its_own_rules_too() -> None:
+    parts = [{"type": "image_url"}]
+    error = (await post({"model": "m", "messages": [{"role": "assistant", "content": parts}]})).json()["error"]
+    assert error["message"] == 'messages[0].content[0].type must be "text" or "refusal", got "image_url".'
+
+
+@pytest.mark.parametrize(
+    ("prompt", "end"),
+    [
+        (["a"] * 129, "at most 128 texts or lists of token ids, all alike, got 129 entries."),
+        ([[1]] * 200, "all alike, got 200 entries."),
+        (["a", 1], "all alike, got 2 entries of different kinds."),
+        (["a", *[[1]] * 128], "all alike, got 129 entries of different kinds."),
+    ],
+)
+async def test_a_list_of_prompts_that_is_refused_is_counted(prompt: list[object], end: str) -> None:
+    error = (await post({"model": "m", "prompt": prompt}, "/v1/completions")).json()["error"]
+    assert error["message"].endswith(end)
 
 
 async def test_unknown_paths_methods_and_models() -> None:

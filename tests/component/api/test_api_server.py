@@ -658,3 +658,24 @@ async def test_nodelay_is_set() -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
         writer.close()
         await gate.left.wait()
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "meant"),
+    [
+        ("//v1/models", "//v1/models", "/v1/models"),
+        ("//v1/models?a=//b", "//v1/models", "/v1/models"),
+        ("//v1//%6dodels", "//v1//models", "/v1/models"),
+        ("///", "///", "/"),
+        ("/v1//chat/completions", "/v1//chat/completions", "/v1/chat/completions"),
+    ],
+)
+async def test_a_path_with_doubled_slashes_is_shown_as_it_was_sent(target: str, path: str, meant: str) -> None:
+    """A base URL that ends with a slash; its second slash begins no name of a host."""
+    async with listening(make()) as port:
+        reader, writer = await raw_request(port, target, b"{}", "connection: close\r\n")
+        answer = (await reader.read()).decode()
+        writer.close()
+    assert answer.startswith("HTTP/1.1 404")
+    error = json.loads(answer.partition("\r\n\r\n")[2])["error"]
+    assert (error["message"], error["hint"]) == (f"There is no {path} here.", f"it has a slash too many: {meant}")
