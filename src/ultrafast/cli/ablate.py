@@ -22,6 +22,7 @@ from ultrafast.bench.ablate.session import ablate as measure
 from ultrafast.bench.event_loop import run_async
 from ultrafast.bench.own_server import setting_text
 from ultrafast.bench.wording import duration
+from ultrafast.cli.number_range import CountRange, NumberRange
 from ultrafast.cli.options import FLAGS, load_from_options, settings_options
 from ultrafast.cli.out_file import OutFile
 from ultrafast.config.api_keys import admin_key, read_api_keys
@@ -52,19 +53,19 @@ _NUM_CLIENTS, _NUM_QUICK_CLIENTS = 16, 4
     show_default=True,
     help="One client with a long conversation, or many clients at once.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Runs of each pipeline.")
-@click.option("--clients", type=click.IntRange(min=1), metavar="N", help="Clients at once; default 16, with --quick 4.")
-@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Turns of a conversation.")
-@click.option("--system-len", type=click.IntRange(min=1), metavar="N", help="Tokens of instructions before the first question.")
-@click.option("--input-len", type=click.IntRange(min=1), metavar="N", help="Tokens of each question.")
-@click.option("--output-len", type=click.IntRange(min=1), metavar="N", help="Tokens of each answer.")
+@click.option("--rounds", type=CountRange(min=1), default=5, show_default=True, metavar="N", help="Runs of each pipeline.")
+@click.option("--clients", type=CountRange(min=1), metavar="N", help="Clients at once; default 16, with --quick 4.")
+@click.option("--turns", type=CountRange(min=1), metavar="N", help="Turns of a conversation.")
+@click.option("--system-len", type=CountRange(min=1), metavar="N", help="Tokens of instructions before the first question.")
+@click.option("--input-len", type=CountRange(min=1), metavar="N", help="Tokens of each question.")
+@click.option("--output-len", type=CountRange(min=1), metavar="N", help="Tokens of each answer.")
 @click.option("--only", multiple=True, metavar="NAME", help="Only this pipeline beside the naive one; repeatable.")
 @click.option("--left-out", is_flag=True, help="Also measure all optimisations but one, for each one.")
 @click.option("--quick", is_flag=True, help="Shorter conversations and fewer clients.")
 @click.option("--restart", is_flag=True, help="Only one server at a time, started for each run: slower, but needs less memory.")
-@click.option("--max-duration", type=float, metavar="S", help="Begin no new round after so many seconds.")
-@click.option("--timeout", type=float, default=600.0, show_default=True, metavar="S", help="Longest time of one request.")
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Same seed, same texts; a new one each time by default.")
+@click.option("--max-duration", type=NumberRange(), metavar="S", help="Begin no new round after so many seconds.")
+@click.option("--timeout", type=NumberRange(), default=600.0, show_default=True, metavar="S", help="Longest time of one request.")
+@click.option("--seed", type=CountRange(min=0), metavar="N", help="Same seed, same texts; a new one each time by default.")
 @click.option("--dry-run", is_flag=True, help="Show the plan; start nothing.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--html", type=OutFile(), metavar="FILE", help="Write a page with the plot.")

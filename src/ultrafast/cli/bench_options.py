@@ -21,6 +21,7 @@ from ultrafast.bench.metrics import SLO_METRICS
 from ultrafast.bench.session import BenchSpec
 from ultrafast.bench.tier_mix import parse_tier_mix
 from ultrafast.bench.workload import SHAPES, WorkloadSpec
+from ultrafast.cli.number_range import CountRange, NumberRange
 from ultrafast.cli.vllm_words import SeveralValues
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.core.errors import ConfigError
@@ -64,35 +65,39 @@ _OPTIONS = (
     click.option(
         "--prefix-len",
         "--random-prefix-len",
-        type=click.IntRange(min=0),
+        type=CountRange(min=0),
         metavar="N",
         help="Tokens that all prompts share (shared-prefix).",
     ),
-    click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Turns of a conversation (multi-turn)."),
+    click.option("--turns", type=CountRange(min=1), metavar="N", help="Turns of a conversation (multi-turn)."),
     click.option("--warm-cache", is_flag=True, help="No nonce before your own prompts: the server's prefix cache may help."),
     click.option("--tier-mix", metavar="MIX", help="Service tiers by share: ultrafast=0.8,flex=0.2."),
     click.option(
-        "--num-prompts", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="Requests to measure."
+        "--num-prompts", type=CountRange(min=1), default=100, show_default=True, metavar="N", help="Requests to measure."
     ),
     click.option("--request-rate", metavar="R", help="Open loop: arrivals per second. Without it, or inf: closed loop."),
     click.option(
-        "--burstiness", type=float, default=1.0, show_default=True, metavar="B", help="Shape of gamma gaps; 1 is Poisson."
+        "--burstiness", type=NumberRange(), default=1.0, show_default=True, metavar="B", help="Shape of gamma gaps; 1 is Poisson."
     ),
     click.option("--constant-rate", is_flag=True, help="Evenly spaced arrivals instead of random ones."),
-    click.option(
-        "--max-concurrency", type=click.IntRange(min=1), metavar="N", help="Closed loop: slots. Open loop: cap in flight."
-    ),
+    click.option("--max-concurrency", type=CountRange(min=1), metavar="N", help="Closed loop: slots. Open loop: cap in flight."),
     click.option(
         "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Replay an Azure CSV, Mooncake JSONL or our JSONL."
     ),
-    click.option("--trace-speed", type=float, default=1.0, show_default=True, metavar="X", help="Replay so many times as fast."),
     click.option(
-        "--num-warmups", type=click.IntRange(min=0), metavar="N", help="Exactly so many warm-up requests; default: until steady."
+        "--trace-speed", type=NumberRange(), default=1.0, show_default=True, metavar="X", help="Replay so many times as fast."
     ),
-    click.option("--max-duration", type=float, metavar="S", help="Give up after so many seconds; the rest counts as cancelled."),
-    click.option("--timeout", type=float, default=600.0, show_default=True, metavar="S", help="Longest time of one request."),
+    click.option(
+        "--num-warmups", type=CountRange(min=0), metavar="N", help="Exactly so many warm-up requests; default: until steady."
+    ),
+    click.option(
+        "--max-duration", type=NumberRange(), metavar="S", help="Give up after so many seconds; the rest counts as cancelled."
+    ),
+    click.option(
+        "--timeout", type=NumberRange(), default=600.0, show_default=True, metavar="S", help="Longest time of one request."
+    ),
     click.option("--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="Ask for answers of full length."),
-    click.option("--temperature", type=float, metavar="T", help="Sampling temperature; the server's own by default."),
+    click.option("--temperature", type=NumberRange(), metavar="T", help="Sampling temperature; the server's own by default."),
     click.option("--extra-body", metavar="JSON", help="Fields added to every request body."),
     click.option(
         "--goodput",
@@ -101,8 +106,8 @@ _OPTIONS = (
         metavar="NAME:MS...",
         help="SLOs for goodput, such as ttft:200 tpot:50.",
     ),
-    click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Same seed, same plan; a new one each run by default."),
-    click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N", help="Client processes."),
+    click.option("--seed", type=CountRange(min=0), metavar="N", help="Same seed, same plan; a new one each run by default."),
+    click.option("--processes", type=CountRange(1, 64), default=1, show_default=True, metavar="N", help="Client processes."),
     click.option("--ca-file", type=click.Path(path_type=Path), metavar="FILE", help="Certificates to trust."),
     click.option("--insecure", is_flag=True, help="Trust any certificate."),
     click.option(

@@ -16,7 +16,7 @@ import click
 from ultrafast.cli.answer import Answer, receive_answer
 from ultrafast.cli.errors import report
 from ultrafast.cli.http_client import ServerClient, ServerError
-from ultrafast.cli.number_range import NumberRange
+from ultrafast.cli.number_range import CountRange, NumberRange
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.core.errors import ConfigError
 from ultrafast.core.tiers import TIER_ALIASES
@@ -31,7 +31,7 @@ _HELP = '/reset forgets the conversation, /exit leaves; """ starts and ends a me
     "--tier", type=click.Choice(list(TIER_ALIASES)), metavar="TIER", help="Service tier: ultrafast, priority, default or flex."
 )
 @click.option("--system", metavar="TEXT", help="System message.")
-@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Longest answer, in tokens.")
+@click.option("--max-tokens", type=CountRange(min=1), metavar="N", help="Longest answer, in tokens.")
 @click.option("--temperature", type=NumberRange(0, 2), metavar="T", help="0: always the most likely token.")
 @click.option(
     "--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="File with the API key; or set ULTRAFAST_API_KEY."

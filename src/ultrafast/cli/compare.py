@@ -20,7 +20,7 @@ from ultrafast.bench.records import Run
 from ultrafast.cli.bench_options import bench_options, given_load_options
 from ultrafast.cli.compare_live import Measured, measure_configurations, measure_urls
 from ultrafast.cli.compare_serve import is_serving, serve_options
-from ultrafast.cli.number_range import NumberRange
+from ultrafast.cli.number_range import CountRange, NumberRange
 from ultrafast.cli.verdict_command import VerdictCommand
 from ultrafast.core.errors import ConfigError
 
@@ -38,7 +38,7 @@ _LIVE_ONLY = {"a_options": "--a", "b_options": "--b", "runs": "--runs", "result_
 )
 @click.option("--b", "b_options", default="", metavar="OPTIONS", help="Live: options for B only.")
 @click.option(
-    "--runs", type=click.IntRange(min=1), default=DEFAULT_PAIRS, show_default=True, metavar="N", help="Live: runs per side."
+    "--runs", type=CountRange(min=1), default=DEFAULT_PAIRS, show_default=True, metavar="N", help="Live: runs per side."
 )
 @click.option("--figure", "figures", multiple=True, metavar="NAME", help="ttft:p99, jitter, throughput, ...; repeatable.")
 @click.option("--tier", metavar="TIER", help="Compare the requests of this tier only.")
@@ -47,7 +47,7 @@ _LIVE_ONLY = {"a_options": "--a", "b_options": "--b", "runs": "--runs", "result_
 )
 @click.option("--confidence", type=NumberRange(0.5, 0.9999), default=0.95, show_default=True, help="Of the intervals.")
 @click.option(
-    "--min-runs", type=click.IntRange(min=1), default=MIN_RUNS, show_default=True, metavar="N", help="Fewer decide nothing."
+    "--min-runs", type=CountRange(min=1), default=MIN_RUNS, show_default=True, metavar="N", help="Fewer decide nothing."
 )
 @click.option("--paired", is_flag=True, help="Saved runs: the i-th of A and of B ran next to each other.")
 @click.option(

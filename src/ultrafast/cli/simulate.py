@@ -38,6 +38,7 @@ from ultrafast.bench.simulate.whatif import Setup, Variants, simulate_all
 from ultrafast.bench.tier_mix import assign_tiers, parse_tier_mix
 from ultrafast.bench.traces import read_trace, scale
 from ultrafast.cli.http_client import ServerClient
+from ultrafast.cli.number_range import CountRange, NumberRange
 from ultrafast.cli.out_file import OutFile
 from ultrafast.config.api_keys import read_api_keys
 from ultrafast.config.given import Given
@@ -55,14 +56,20 @@ Load = tuple[str, Callable[[], Iterable[SimRequest]]]
 
 @click.command()
 @click.option("--trace", type=_PATH, metavar="FILE", help="Azure CSV, Mooncake JSONL, a result of bench, or our request log.")
-@click.option("--trace-speed", type=float, default=1.0, show_default=True, metavar="X", help="Replay so many times as fast.")
+@click.option(
+    "--trace-speed", type=NumberRange(), default=1.0, show_default=True, metavar="X", help="Replay so many times as fast."
+)
 @click.option("--tier-mix", metavar="MIX", help="Tiers for a trace by share: ultrafast=0.8,flex=0.2.")
 @click.option("--class", "classes", multiple=True, metavar="CLASS", help="Synthetic: TIER=SHARE:PROMPT/OUTPUT; repeatable.")
-@click.option("--num-prompts", type=click.IntRange(min=1), metavar="N", help="Requests; 10000, or the whole trace.")
-@click.option("--request-rate", type=float, default=1.0, show_default=True, metavar="R", help="Synthetic: arrivals per second.")
-@click.option("--burstiness", type=float, default=1.0, show_default=True, metavar="B", help="Shape of gamma gaps; 1 is Poisson.")
+@click.option("--num-prompts", type=CountRange(min=1), metavar="N", help="Requests; 10000, or the whole trace.")
+@click.option(
+    "--request-rate", type=NumberRange(), default=1.0, show_default=True, metavar="R", help="Synthetic: arrivals per second."
+)
+@click.option(
+    "--burstiness", type=NumberRange(), default=1.0, show_default=True, metavar="B", help="Shape of gamma gaps; 1 is Poisson."
+)
 @click.option("--constant-rate", is_flag=True, help="Evenly spaced arrivals.")
-@click.option("--prefix-len", type=click.IntRange(min=0), default=0, metavar="N", help="Synthetic: tokens that prompts share.")
+@click.option("--prefix-len", type=CountRange(min=0), default=0, metavar="N", help="Synthetic: tokens that prompts share.")
 @click.option("--cost", metavar="COST", help="Of a step, in ms: base=4,output=7,token=5.5[,noise=0.1].")
 @click.option("--engine", type=_PATH, metavar="FILE", help="Cost and limits from a file of --save-engine.")
 @click.option("--fit", metavar="URL", help="Cost and limits from a running server of ours.")
@@ -75,7 +82,7 @@ Load = tuple[str, Callable[[], Iterable[SimRequest]]]
 @click.option("--kv-tokens", metavar="N[,N...]", help="KV pool of each engine, in tokens.")
 @click.option("--step-budget", metavar="MS[,MS...]", help="Time that a step should take beside running streams.")
 @click.option("--no-tiers", is_flag=True, help="Each variant also with all requests in one tier.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of synthetic traffic.")
+@click.option("--seed", type=CountRange(min=0), default=0, show_default=True, metavar="N", help="Of synthetic traffic.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON; seconds throughout.")
 def simulate(**options: Any) -> None:
     """Replay traffic through the real scheduler on simulated engines, and print attainment, goodput and what-ifs.

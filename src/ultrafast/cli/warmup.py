@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from ultrafast.bench.wording import duration
+from ultrafast.cli.number_range import CountRange
 from ultrafast.cli.out_file import OutFile
 from ultrafast.core.errors import ConfigError
 from ultrafast.engine.warmup_plan import WarmupPlan
@@ -25,9 +26,9 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--from-log", "log", type=_PATH, required=True, metavar="FILE", help="Request log; its older files are read, too.")
 @click.option("--out", type=OutFile(), metavar="FILE", help="Write the plan here, for engine.warmup_plan; else only show it.")
 @click.option("--key-file", type=_PATH, metavar="FILE", help="Key of the names in the log; beside the log by default.")
-@click.option("--min-uses", type=click.IntRange(min=2), default=3, show_default=True, metavar="N", help="Of a prefix.")
+@click.option("--min-uses", type=CountRange(min=2), default=3, show_default=True, metavar="N", help="Of a prefix.")
 @click.option(
-    "--max-prefix-tokens", type=click.IntRange(min=0), default=65_536, show_default=True, metavar="N", help="Of all prefixes."
+    "--max-prefix-tokens", type=CountRange(min=0), default=65_536, show_default=True, metavar="N", help="Of all prefixes."
 )
 @click.option("--json", "is_json", is_flag=True, help="Print the plan as JSON.")
 def warmup(log: Path, out: Path | None, key_file: Path | None, min_uses: int, max_prefix_tokens: int, is_json: bool) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import os
+from collections.abc import Iterator
 
+import click
 import pytest
 
 from ultrafast import __version__
@@ -123,3 +125,34 @@ def test_every_command_explains_itself(capsys):
         code, out, _ = run(capsys, *([name] if name else []), "--help")
         assert code == 0
         assert "Usage: ultrafast" in out
+
+
+def _all_options(command: click.Command, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Parameter]]:
+    yield from ((names, option) for option in command.params)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _all_options(inner, (*names, name))
+
+
+_NUMBERS = [
+    pytest.param((*names, option.opts[0]), id=" ".join((*names, option.opts[0])))
+    for names, option in _all_options(cli)
+    if isinstance(option.type, click.types.IntParamType | click.types.FloatParamType)
+]
+
+
+@pytest.mark.parametrize("words", _NUMBERS)
+@pytest.mark.parametrize("number", ["1_0", "nan"])
+def test_no_number_has_underscores_or_is_none(capsys, words, number):
+    """As in settings. Commands that end with a verdict have a code of their own for wrong usage."""
+    code, out, err = run(capsys, *words, number)
+    assert (code, out) == (3 if words[0] in ("compare", "gate") else 2, "")
+    assert words[-1] in err
+    assert number in err
+
+
+def test_there_are_numbers_among_the_options():
+    assert len(_NUMBERS) > 20
