@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from ultrafast.core.errors import EngineFailedError
+from ultrafast.core.events import RequestFinished
 from ultrafast.core.request import Request, SamplingParams
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.kv.prefix import common_prefix
+from ultrafast.serving.ports import EngineStream
 from ultrafast.serving.prompts import Conversation
 
 TokenizeChat = Callable[[Conversation], Awaitable[list[int]]]
@@ -44,3 +47,18 @@ def prefill_request(request_id: str, tokens: Sequence[int], cache_salt: str, now
         is_internal=True,
         may_speculate=False,
     )
+
+
+async def end_of(stream: EngineStream) -> RequestFinished:
+    """Return how a request ended whose tokens nobody wants; leaving early aborts it.
+
+    Raises:
+        EngineFailedError: the engine did not say.
+    """
+    try:
+        async for batch in stream:
+            if isinstance(batch[-1], RequestFinished):
+                return batch[-1]
+    finally:
+        stream.abort()
+    raise EngineFailedError("the engine ended a stream without saying why")

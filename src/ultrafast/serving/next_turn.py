@@ -21,9 +21,8 @@ from itertools import count
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import UltrafastError
-from ultrafast.core.events import RequestFinished
 from ultrafast.core.request import FinishReason
-from ultrafast.serving.beginnings import TokenizeChat, before_next_user, prefill_request
+from ultrafast.serving.beginnings import TokenizeChat, before_next_user, end_of, prefill_request
 from ultrafast.serving.ports import EnginePort, EngineStream
 from ultrafast.serving.prompts import Conversation
 
@@ -109,12 +108,7 @@ class NextTurns:
             return False
         request = prefill_request(f"next-turn:{next(self._numbers)}", tokens, answered.cache_salt, self._clock())
         self._stream = self._engine.submit(request)
-        reason: FinishReason | None = None
         try:
-            async for batch in self._stream:
-                if isinstance(batch[-1], RequestFinished):
-                    reason = batch[-1].reason
+            return (await end_of(self._stream)).reason is not FinishReason.ABORT
         finally:
-            self._stream.abort()
             self._stream = None
-        return reason is not FinishReason.ABORT

@@ -14,9 +14,8 @@ from typing import NoReturn
 
 from ultrafast.core.clock import Clock
 from ultrafast.core.errors import EngineFailedError, OverloadedError, UltrafastError, UnavailableError
-from ultrafast.core.events import RequestFinished
 from ultrafast.core.request import FinishReason
-from ultrafast.serving.beginnings import before_next_user, prefill_request
+from ultrafast.serving.beginnings import before_next_user, end_of, prefill_request
 from ultrafast.serving.ports import EnginePort
 from ultrafast.serving.prompts import Conversation
 from ultrafast.serving.service import Service
@@ -72,18 +71,9 @@ class PinnedPrompts:
         return num_tokens
 
     async def _compute(self, request_id: str, tokens: list[int], namespace: str) -> None:
-        stream = self._engine.submit(prefill_request(request_id, tokens, namespace, self._clock(), is_pinned=True))
-        try:
-            async for batch in stream:
-                for event in batch:
-                    if isinstance(event, RequestFinished):
-                        _check(event)
-        finally:
-            stream.abort()
-
-
-def _check(finished: RequestFinished) -> None:
-    if finished.reason is FinishReason.ABORT:
-        raise UnavailableError("the server is shutting down")
-    if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH):
-        raise EngineFailedError(finished.error or f"the engine ended it: {finished.reason}")
+        request = prefill_request(request_id, tokens, namespace, self._clock(), is_pinned=True)
+        finished = await end_of(self._engine.submit(request))
+        if finished.reason is FinishReason.ABORT:
+            raise UnavailableError("the server is shutting down")
+        if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            raise EngineFailedError(finished.error or f"the engine ended it: {finished.reason}")
