@@ -76,6 +76,8 @@ def _measure(case: Case, num_steps: int, rng: random.Random) -> list[tuple[float
             step_target_s=0.05,
             max_num_running=case.num_running,
             max_num_cached=64,
+            can_interrupt=True,
+            max_side_tokens=32_768,
             tiers=tuple(replace(policy, **ENDLESS) for policy in DEFAULT_POLICIES),
         )
     )
@@ -99,6 +101,9 @@ def _step(scheduler: Scheduler) -> tuple[float, float]:
     result = _instant(plan)
     resumed = _stamp()
     scheduler.complete(plan, result, time.monotonic())
+    if plan.side is not None:
+        scheduler.side_begun(plan.side, time.monotonic())
+        scheduler.side_finished(plan.side, StepResult(StepStatus.OK), time.monotonic())
     done = _stamp()
     wall_ns, cpu_ns = ((b - a) + (d - c) for a, b, c, d in zip(begin, planned, resumed, done, strict=True))
     return wall_ns / 1e6, cpu_ns / 1e6

@@ -86,13 +86,23 @@ class Side:
             return self.live
         if not self._limits.max_side_tokens or self.is_under_way or len(eligible) < 2 or not self._cost.is_fitted:
             return None
-        prompts = [live for live in eligible if self._is_long(live)]
-        if not prompts:
+        base_s, output_s, _ = self._cost.coefficients
+        longest_s = _MAX_DECODE_SHARE * self._longest_pace_s
+        prompts, decodes = [], []
+        for live in eligible:  # hundreds may be there, and among so many this ends soon
+            num_left = live.num_remaining
+            if num_left == 1:
+                decodes.append(live)
+                if base_s + output_s * len(decodes) > longest_s:
+                    return None
+            elif self._is_long(live, num_left):
+                prompts.append(live)
+        if not prompts or not decodes:
             return None
         top = min([live.urgency for live in prompts])
         first = self._first([live for live in prompts if live.urgency == top], now)
-        decodes = [live for live in eligible if live.is_decoding and live.urgency <= first.urgency]
-        return first if decodes and self._pays(decodes) else None
+        beside = [live for live in decodes if live.urgency <= top]
+        return first if beside and self._pays(beside) else None
 
     def _first(self, prompts: list[LiveRequest], now: float) -> LiveRequest:
         """The shortest; in its turn, or if it can be in time only so, the one whose first token is due first."""
@@ -157,9 +167,8 @@ class Side:
         is_short = step_s <= _MAX_DECODE_SHARE * gap_s
         return is_short and gap_s - step_s < _LONG_CHUNK_TOKENS * token_s
 
-    def _is_long(self, live: LiveRequest) -> bool:
-        num_left = live.num_remaining
-        if num_left < 2 or len(live.tokens) > self._limits.max_side_tokens or live.request_id == self.unfit_id:
+    def _is_long(self, live: LiveRequest, num_left: int) -> bool:
+        if len(live.tokens) > self._limits.max_side_tokens or live.request_id == self.unfit_id:
             return False
         if live.request_id == self._latest_id:
             return True  # what is there is finished there
