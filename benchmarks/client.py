@@ -98,6 +98,10 @@ class Disconnect:
     after_chunks: int | None = None
 
 
+class _StaleConnectionError(ConnectionError):
+    """It ended before a byte of the answer came."""
+
+
 class Client:
     """Keeps connections open for the next call, as SDKs do. For one event loop; `async with` closes it."""
 
@@ -156,10 +160,19 @@ class Client:
         can_reuse = False
         try:
             async with asyncio.timeout(timeout_s if leave_s is None else leave_s):
-                connection = await self._connect()
-                answer.send_ns = time.perf_counter_ns()
-                connection[1].write((head + more).encode() + b"\r\n\r\n" + payload)
-                can_reuse = await _read_answer(connection[0], answer, disconnect.after_chunks if disconnect is not None else None)
+                while True:
+                    is_fresh = not self._idle
+                    connection = await self._connect()
+                    answer.send_ns = time.perf_counter_ns()
+                    connection[1].write((head + more).encode() + b"\r\n\r\n" + payload)
+                    leave_after_chunks = disconnect.after_chunks if disconnect is not None else None
+                    try:
+                        can_reuse = await _read_answer(connection[0], answer, leave_after_chunks)
+                        break
+                    except _StaleConnectionError:  # llama-server closes idle ones after five seconds, this one just now
+                        connection[1].transport.abort()
+                        if is_fresh:
+                            raise
         except TimeoutError:
             answer.error = DISCONNECTED if leave_s is not None else f"no complete answer within {timeout_s:g} s"
         except OSError as error:
@@ -191,8 +204,11 @@ async def _read_answer(reader: asyncio.StreamReader, answer: Answer, leave_after
         data = await reader.read(_READ_BYTES)
         parsing.now_ns = time.perf_counter_ns()
         if not data:
-            answer.error = "the connection ended before the answer"
+            if not parsing.has_begun:
+                raise _StaleConnectionError("it ended before the answer")
+            answer.error = "the connection ended before the end of the answer"
             break
+        parsing.has_begun = True
         try:
             parsing.parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -214,7 +230,7 @@ class _Parsing:
         self.answer = answer
         self.parser = httptools.HttpResponseParser(self)
         self.now_ns = 0
-        self.is_complete = self.can_reuse = False
+        self.is_complete = self.can_reuse = self.has_begun = False
         self._is_stream = False
         self._is_done = False
         self._rest = b""
