@@ -9,7 +9,7 @@ from tests.sim.harness import Simulation, make_limits, make_request, tokens_of
 
 from ultrafast.core.request import FinishReason
 from ultrafast.core.step import StepStatus
-from ultrafast.core.tiers import ServiceTier
+from ultrafast.core.tiers import DEFAULT_POLICIES, ServiceTier
 from ultrafast.engine.fake import FakeCost
 from ultrafast.sched.limits import SchedulerLimits
 
@@ -60,6 +60,43 @@ def test_the_stream_keeps_its_pace_and_the_prompt_has_the_rest() -> None:
     assert alone_s < took_s < 1.3 * alone_s
     simulation.run()
     simulation.check_all_finished()
+
+
+@pytest.mark.parametrize(
+    ("stream_tier", "prompt_tier"),
+    [(stream, prompt) for stream in ServiceTier for prompt in ServiceTier if stream.rank <= prompt.rank],
+)
+def test_streams_of_every_tier_go_on(stream_tier: ServiceTier, prompt_tier: ServiceTier) -> None:
+    """However often it is planned meanwhile: newcomers that have nothing to say make it plan again."""
+    simulation = stream_and_prompt(stream_tier=stream_tier, prompt_tier=prompt_tier)
+    num_planned = 0
+
+    def make_it_plan() -> None:
+        nonlocal num_planned
+        num_planned += 1
+        if num_planned % 3 == 0 and not simulation.output["long"]:
+            simulation.scheduler.plan(simulation.clock())
+
+    simulation.on_side = make_it_plan
+    simulation.step_until(lambda: simulation.output["long"])
+    assert simulation.num_side_chunks > 4
+    longest_s = min(DEFAULT_POLICIES[stream_tier.rank].tpot_s, 3 * LIMITS.step_target_s)
+    assert max(gaps_until_first(simulation)) <= longest_s + PIECE_S + COST.step_s(1, 0)
+
+
+@pytest.mark.parametrize("num_tokens", [40, 300])
+def test_a_shorter_newcomer_of_its_tier_overtakes_wherever_the_prompt_is(num_tokens: int) -> None:
+    simulation = stream_and_prompt(stream_tier=ServiceTier.DEFAULT, num_prompt=3000)
+
+    def come() -> None:
+        if "new" not in simulation.requests and simulation.num_side_chunks == 2:
+            simulation.add(make_request("new", num_tokens, 4, arrival_s=simulation.clock()))
+
+    simulation.on_side = come
+    simulation.step_until(lambda: simulation.output["new"])
+    ttft_s = simulation.first_token_s("new") - simulation.requests["new"].arrival_s
+    assert ttft_s < 2.5 * num_tokens * COST.prefill_token_s + 1.2, "a chunk of the other one, and its own tokens"
+    assert not simulation.output["long"]
 
 
 def test_without_a_second_context_all_is_in_one_batch() -> None:

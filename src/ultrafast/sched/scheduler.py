@@ -278,7 +278,7 @@ class Scheduler:
             self._learn(plan, worked, result)
         else:
             outcome.book(state, plan, worked, result, now)
-        state.side.resumed_s, state.side.prefill_s = now, result.duration_s if worked.num_prefill_tokens else 0.0
+        state.side.step_finished(now, result.duration_s if worked.num_prefill_tokens else 0.0)
         schedule_s = max(0.0, now - self._planned_at_s - duration_s)
         state.emit(outcome.step_finished(state, plan, worked, result, now, duration_s, schedule_s))
         self._step += 1
@@ -337,12 +337,12 @@ class Scheduler:
     def _book_side_time(self, now: float) -> None:
         """The time that the side chunk under way has had since it was looked at last is its tier's."""
         side = self._state.side
-        if side.live is None or now <= side.resumed_s:
+        if side.live is None or now <= side.booked_s:
             return
         costs_s = [0.0] * len(self._state.limits.tiers)
         costs_s[side.live.rank] = 1.0
-        self._book_shares(costs_s, now - side.resumed_s, item_s(self._state.cost.coefficients), now)
-        side.resumed_s = now
+        self._book_shares(costs_s, now - side.booked_s, item_s(self._state.cost.coefficients), now)
+        side.booked_s = now
 
     def _book_shares(self, costs_s: Sequence[float], duration_s: float, one_item_s: float, now: float) -> None:
         """Before the outcome: a request that ends with this step has used it too."""

@@ -53,6 +53,7 @@ class Side:
         chunk: what is being computed; None = nothing, or what nobody wants any more. live: whose it is.
         is_under_way: the engine has not ended the chunk yet: no other one can begin.
         resumed_s: since when it has had, or could have had, the machine: the end of the last step.
+        booked_s: up to when the time of the chunk under way has been booked.
         prefill_s: how long that step took, if it had a prefill.
         unfit_id: a request whose KV could not be moved.
     """
@@ -66,15 +67,20 @@ class Side:
         self.chunk: SequenceWork | None = None
         self.live: LiveRequest | None = None
         self.is_under_way = False
-        self.resumed_s = 0.0
+        self.resumed_s = self.booked_s = 0.0
         self.prefill_s = 0.0
         self.unfit_id: str | None = None
 
     def begin(self, live: LiveRequest, chunk: SequenceWork, now: float) -> None:
-        self.live, self.chunk, self.resumed_s = live, chunk, now
+        self.live, self.chunk, self.booked_s = live, chunk, now
         self.is_under_way = True
         self._latest_id = live.request_id
         self._num_begun += 1
+
+    def step_finished(self, now: float, prefill_s: float) -> None:
+        """`prefill_s`: how long the step took if it had a prefill, else 0."""
+        self.resumed_s = self.booked_s = now
+        self.prefill_s = prefill_s
 
     def give_up(self) -> None:
         """Nobody wants the chunk any more: the engine breaks it off."""
