@@ -259,7 +259,7 @@ def test_who_is_more_urgent_does_not_wait_for_a_prefix_in_a_side_chunk(tier: Ser
 def test_a_chunk_ends_where_somebody_waits_for_it() -> None:
     simulation = stream_and_prompt()
     prompt = [*tokens_of("long", 1500)[:100], 1, 2, 3]
-    simulation.add(make_request("new", prompt, 4, tier=ServiceTier.ULTRAFAST, arrival_s=simulation.clock()))
+    simulation.add(make_request("new", prompt, 4, arrival_s=simulation.clock()))
     simulation.step_until(lambda: simulation.output["new"])
     assert simulation.executor.num_side_tokens <= 100
 

@@ -71,7 +71,7 @@ class SchedulerLimits:
     can_trim: bool = True
     can_interrupt: bool = False
     max_side_tokens: int = 0
-    min_side_tokens: int = 128
+    min_side_tokens: int = 24
     idle_cell_s: float = 0.0
     enable_prefix_cache: bool = True
     enable_speculation: bool = True
