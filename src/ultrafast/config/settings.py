@@ -162,7 +162,7 @@ class EngineSettings(Section):
     )
     enable_side_context: bool = Field(
         default=True,
-        description="Keep KV for one more long prompt, computed beside the streams of others where that is faster (on a CPU).",
+        description="Keep KV for one more prompt, computed beside the streams of others where that is faster (on a CPU).",
     )
     deterministic: Literal["off", "on", "always"] = Field(
         default="off",
