@@ -43,7 +43,7 @@ class SchedulerLimits:
         can_trim: sequences can be cut at any token (False: recurrent and hybrid models).
         can_interrupt: a step can be broken off while it runs; then a step that nobody waits for may be longer.
         max_side_tokens: longest prompt that the engine can compute beside the steps; 0 = none.
-        min_side_tokens: with less left to compute it is not worth the way of its KV between two contexts.
+        min_side_tokens: with less left to compute it is in one batch with the streams, which costs them shorter gaps.
         idle_cell_s: what each cell in use adds to each row of a step, seconds, as it was measured; 0 = to be learnt.
         enable_prefix_cache: reuse KV between requests. False: each request is as one with its cache off.
         enable_speculation: let steps carry drafts where that is measured to pay; needs `can_trim`.
@@ -71,7 +71,7 @@ class SchedulerLimits:
     can_trim: bool = True
     can_interrupt: bool = False
     max_side_tokens: int = 0
-    min_side_tokens: int = 24
+    min_side_tokens: int = 128
     idle_cell_s: float = 0.0
     enable_prefix_cache: bool = True
     enable_speculation: bool = True
