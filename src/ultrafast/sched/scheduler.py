@@ -278,7 +278,8 @@ class Scheduler:
             self._learn(plan, worked, result)
         else:
             outcome.book(state, plan, worked, result, now)
-        state.side.step_finished(now, result.duration_s if worked.num_prefill_tokens else 0.0)
+        if plan.work:  # else nothing ran that a side chunk had to wait for
+            state.side.step_finished(now, result.duration_s if worked.num_prefill_tokens else 0.0)
         schedule_s = max(0.0, now - self._planned_at_s - duration_s)
         state.emit(outcome.step_finished(state, plan, worked, result, now, duration_s, schedule_s))
         self._step += 1
