@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.executors import CAPACITY_TOKENS, MAX_STEP_TOKENS, NUM_SEQUENCES
+from tests.contract.executors import CAPACITY_TOKENS, COUNT, MAX_STEP_TOKENS, NUM_SEQUENCES, Driver
+from tests.contract.executors import request as make_request
 
 from ultrafast.engine.executor import Executor
 from ultrafast.engine.fake import FakeExecutor
@@ -36,3 +37,20 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     made = _make_fake() if request.param == "fake" else _make_llama(request.getfixturevalue("model_path"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def driver(executor: Executor) -> Iterator[Driver]:
+    used = Driver(executor)
+    yield used
+    used.clear()
+
+
+@pytest.fixture(scope="module")
+def alone(executor: Executor) -> list[int]:
+    """What the prompt gives when it has the engine to itself."""
+    driver, one = Driver(executor), make_request("alone")
+    driver.begin(one)
+    output = driver.generate(one, 7, COUNT)
+    driver.clear()
+    return output

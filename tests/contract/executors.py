@@ -12,6 +12,8 @@ CAPACITY_TOKENS = 512
 """Every executor under contract has exactly this many cells (a multiple of libllama's padding of 256) ..."""
 NUM_SEQUENCES = 8
 MAX_STEP_TOKENS = 128
+COUNT = 6
+"""Tokens of the texts that are compared."""
 
 PROMPT = tuple(range(100, 150))
 """Valid token ids of any real vocabulary."""

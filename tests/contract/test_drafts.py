@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tests.contract.executors import GREEDY, MAX_STEP_TOKENS, PROMPT, Driver, request
+from tests.contract.executors import COUNT, GREEDY, MAX_STEP_TOKENS, PROMPT, Driver, request
 
 from ultrafast.core.request import SamplingParams
 from ultrafast.core.step import SampledToken, SequenceWork, StepStatus
-from ultrafast.engine.executor import Executor
 
-COUNT = 6
 WRONG = 7
-
-
-@pytest.fixture
-def driver(executor: Executor) -> Iterator[Driver]:
-    used = Driver(executor)
-    yield used
-    used.clear()
 
 
 def alone(driver: Driver, params: SamplingParams = GREEDY) -> list[int]:

@@ -7,35 +7,14 @@ its fixture picks a model and a prompt whose top-1 margins are wide.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tests.contract.executors import CAPACITY_TOKENS, GREEDY, MAX_STEP_TOKENS, PROMPT, Driver, request
+from tests.contract.executors import CAPACITY_TOKENS, COUNT, GREEDY, MAX_STEP_TOKENS, PROMPT, Driver, request
 
 from ultrafast.core.errors import InvalidRequestError
 from ultrafast.core.request import SamplingParams
 from ultrafast.core.step import CopyPrefix, SequenceWork, StepStatus, TrimSequence
-from ultrafast.engine.executor import Executor
-
-COUNT = 6
-
-
-@pytest.fixture
-def driver(executor: Executor) -> Iterator[Driver]:
-    used = Driver(executor)
-    yield used
-    used.clear()
-
-
-@pytest.fixture(scope="module")
-def alone(executor: Executor) -> list[int]:
-    """What the prompt gives when it has the engine to itself."""
-    driver, one = Driver(executor), request("alone")
-    driver.begin(one)
-    output = driver.generate(one, 7, COUNT)
-    driver.clear()
-    return output
 
 
 def test_a_chunked_prefill_gives_the_same_output(driver: Driver, alone: list[int]) -> None:

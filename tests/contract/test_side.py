@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from tests.contract.executors import PROMPT, Driver, request
+from tests.contract.executors import COUNT, PROMPT, Driver, request
 
 from ultrafast.core.request import Request
 from ultrafast.core.step import SequenceWork, StepStatus, TrimSequence
-from ultrafast.engine.executor import Executor
-
-COUNT = 6
-
-
-@pytest.fixture
-def driver(executor: Executor) -> Iterator[Driver]:
-    used = Driver(executor)
-    yield used
-    used.clear()
-
-
-@pytest.fixture(scope="module")
-def alone(executor: Executor) -> list[int]:
-    """What the prompt gives when all of it is computed in steps."""
-    driver, one = Driver(executor), request("alone")
-    driver.begin(one)
-    output = driver.generate(one, 7, COUNT)
-    driver.clear()
-    return output
 
 
 def chunk(one: Request, seq_id: int, start: int, end: int) -> SequenceWork:

@@ -19,13 +19,14 @@ from math import inf
 from typing import NamedTuple
 
 from ultrafast.core.step import SequenceWork
+from ultrafast.sched.budget import PREFILL_STRETCH
 from ultrafast.sched.chunks import DECODE_STRETCH, FIRST_DUE_SHARE, due_key
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
 
 CHUNK_TOKENS = 256
-"""What is lost at most when the chunk is broken off; longer ones are not cheaper."""
+"""What is lost at most when the chunk is broken off; longer ones are not cheaper, and a step waits for one operation of it."""
 _LONG_CHUNK_TOKENS = 256
 """Where a chunk of so many tokens fits between two tokens of the streams, it can as well ride in one batch with them."""
 _MAX_DECODE_SHARE = 1 / 3
@@ -34,7 +35,6 @@ _MAX_PREFIX_RATIO = 8
 """A prefix so many times as long as what is left is not copied into the other context: streams would wait for that."""
 _SHORTER_SHARE = 1 / 3
 """After a step with shorter prompts of its tier the prompt has the machine for so much of that step's time."""
-_PRESSED_STRETCH = 1.25
 _LATENESS = 0.01
 """A step is up to one operation late: about so much of what its whole chunk takes."""
 
@@ -115,7 +115,7 @@ class Side:
         first_due = min(prompts, key=due_key)
         needed_s = self._cost.predict_s(0, first_due.num_remaining)
         slack_s = first_due.deadline_s - now
-        is_pressed = needed_s <= slack_s < needed_s * _PRESSED_STRETCH + self._cost.predict_s(0, CHUNK_TOKENS)
+        is_pressed = needed_s <= slack_s < needed_s * (1 + PREFILL_STRETCH) + self._cost.predict_s(0, CHUNK_TOKENS)
         if is_pressed or self._num_begun % FIRST_DUE_SHARE == FIRST_DUE_SHARE - 1:
             return first_due
         return min(prompts, key=_turn_key)

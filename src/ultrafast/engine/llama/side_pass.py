@@ -28,9 +28,8 @@ from ultrafast.engine.llama.machine import available_memory_bytes
 from ultrafast.engine.llama.model import BROKEN_OFF, Model, estimated_bytes_per_token
 from ultrafast.engine.llama.second_context import SideContext
 from ultrafast.engine.options import EngineFacts, EngineOptions
+from ultrafast.sched.side import CHUNK_TOKENS
 
-MAX_CHUNK_TOKENS = 256
-"""Longer ones are not faster, and one operation of it is what a step waits for."""
 _MEMORY_SHARE = 0.125  # of the free memory that the context's KV may take
 _MIN_CONTEXT_TOKENS = 512
 """A smaller context is of no use."""
@@ -73,7 +72,7 @@ class SidePass:
         self.max_tokens = num_tokens
         self._main = main
         self._callback = abi.ffi.callback("bool(void *)", self._on_operation)
-        step_tokens = min(MAX_CHUNK_TOKENS, num_tokens)
+        step_tokens = min(CHUNK_TOKENS, num_tokens)
         self._context = SideContext(main.model, options, num_tokens=num_tokens, step_tokens=step_tokens, callback=self._callback)
         self._c = main.model.c
         self._kv = KvState(self._c, self._context.context, self._context.sizes.num_sequences, can_trim=True)
