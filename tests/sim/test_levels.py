@@ -100,6 +100,18 @@ def test_what_the_warm_up_measured_is_enough_to_know_it() -> None:
     assert ends == {0.0: 0, 1e-5: 300}
 
 
+def test_a_prompt_is_not_put_above_idle_cells_that_it_would_have_to_look_at() -> None:
+    """What is freed only after its first chunk leaves a hole below that one, and steps look at all up to the highest cell."""
+    sim = simulate(kv_capacity_tokens=4096, max_request_tokens=4096, idle_cell_s=1e-5)
+    serve(sim, "first", HISTORY)
+    assert sim.scheduler._state.ledger.num_evictable >= 300, "nobody else is there: it stays on the device"
+    sim.add(make_request("long", 1000, 4, arrival_s=sim.clock()))
+    sim.step()
+    assert sim.scheduler._state.ledger.num_evictable == 0
+    sim.run()
+    assert serve(sim, "again", [*HISTORY, 7]).num_host_tokens == 300
+
+
 def test_where_idle_cells_cost_nothing_they_stay_on_the_device() -> None:
     sim = _hold_beside(FakeCost(cell_s=0.0))
     again = serve(sim, "again", [*HISTORY, 7])

@@ -86,6 +86,14 @@ def test_the_stream_keeps_its_pace_and_the_prompt_has_the_rest() -> None:
     simulation.check_all_finished()
 
 
+def test_the_last_chunk_beside_fills_a_tile() -> None:
+    simulation = stream_and_prompt(num_prompt=1297)
+    lengths = []
+    simulation.on_side = lambda: lengths.append(len(side.chunk.tokens)) if (side := simulation.scheduler._state.side).chunk else None
+    simulation.step_until(lambda: simulation.output["long"])
+    assert list(dict.fromkeys(lengths)) == [256, 208, 64], "the last token of all is computed in a step"
+
+
 @pytest.mark.parametrize(
     ("stream_tier", "prompt_tier"),
     [(stream, prompt) for stream in ServiceTier for prompt in ServiceTier if stream.rank <= prompt.rank],

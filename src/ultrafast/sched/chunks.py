@@ -20,6 +20,9 @@ FALLBACK_CHUNK_TOKENS = 32
 """Chunk before the cost model has seen a prefill: safe on a CPU, and only for a few steps on a GPU."""
 MIN_CHUNK_TOKENS = 16
 MAX_PREFILLS_PER_STEP = 4
+TILE_TOKENS = 64
+"""Attention over earlier tokens is computed in tiles of so many rows; fewer take a slower way: after 1,500 tokens 61 took 325 ms, 64
+took 245."""
 FIRST_DUE_SHARE = 4
 """The prefill with the nearest deadline gets at least 1/FIRST_DUE_SHARE of the chunk budget."""
 IDLE_STRETCH = 2.0
@@ -63,6 +66,14 @@ class Prefills:
         self.first_due = _first_due(lives)
 
 
+def next_length(num_left: int, budget: int) -> int:
+    """How many of a prompt's tokens to take: as many as may be, but what is left for a last chunk should fill a tile."""
+    num_over = num_left - budget
+    if 0 < num_over < TILE_TOKENS and budget >= 2 * TILE_TOKENS:
+        return num_left - TILE_TOKENS
+    return min(budget, num_left)
+
+
 def divide(budget: int, prefills: Prefills, pressed: LiveRequest | None = None) -> list[Chunk]:
     """Give the budget to at most `MAX_PREFILLS_PER_STEP` prefills, in the order in which they should be served.
 
@@ -73,7 +84,7 @@ def divide(budget: int, prefills: Prefills, pressed: LiveRequest | None = None) 
         return []
     lives, first_due = prefills.lives, prefills.first_due
     if len(lives) == 1:
-        return [Chunk(first_due, min(budget, first_due.num_remaining))]
+        return [Chunk(first_due, next_length(first_due.num_remaining, budget))]
     promised = min(first_due.num_remaining, max(1, budget // FIRST_DUE_SHARE))
     shortest = _shortest(prefills, MAX_PREFILLS_PER_STEP)
     sure = [first_due] if pressed is None or pressed is first_due else [first_due, pressed]
@@ -115,7 +126,7 @@ def _fill(budget: int, promised: int, first_due: LiveRequest, ordered: list[Live
     for live in ordered:
         if live is first_due:
             kept_back = 0
-        num_tokens = min(live.num_remaining, budget - kept_back)
+        num_tokens = next_length(live.num_remaining, budget - kept_back)
         if num_tokens > 0:
             chunks.append(Chunk(live, num_tokens))
             budget -= num_tokens

@@ -56,6 +56,9 @@ class Planner:
             self._prepare_room()
             state.departing.copy_ahead(state.running, state.paused, now)
         self._places.fill(due_ranks, now)
+        if any(state.num_started):
+            num_rows = sum([live.num_remaining for live in state.running if not live.is_decoding])
+            self._ledger.release_ahead(state.idle_cell_s(0, num_rows), now)
         state.restorer.step(state.running, now)
         self.side, self.resume_s = None, inf
         while True:

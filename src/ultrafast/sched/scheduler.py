@@ -293,16 +293,9 @@ class Scheduler:
     def _learn(self, plan: StepPlan, worked: Worked, result: StepResult) -> None:
         state = self._state
         state.drafting.observe(plan, worked, result)
-        state.ledger.idle_cell_s += self._idle_cell_s(worked)
+        state.ledger.idle_cell_s += state.idle_cell_s(worked.num_outputs, worked.num_prefill_tokens)
         if not worked.num_drafts:  # the cost model knows no drafts, and they come only where it is not asked
             state.cost.observe(worked.num_outputs, worked.num_prefill_tokens, result.duration_s)
-
-    def _idle_cell_s(self, worked: Worked) -> float:
-        """What each idle cell has added to a step. Learnt only where it was not measured: one stream's steps do not tell."""
-        cell_s = self._state.limits.idle_cell_s
-        if not cell_s:
-            return self._state.cost.idle_cell_s(worked.num_outputs, worked.num_prefill_tokens)
-        return cell_s * (worked.num_outputs + worked.num_prefill_tokens)
 
     def _enqueue(self, live: LiveRequest, now: float, coming: Coming) -> None:
         state, tiers = self._state, self._state.limits.tiers

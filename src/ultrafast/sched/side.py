@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ultrafast.core.step import SequenceWork
 from ultrafast.sched.budget import PREFILL_STRETCH
-from ultrafast.sched.chunks import DECODE_STRETCH, FIRST_DUE_SHARE, due_key
+from ultrafast.sched.chunks import DECODE_STRETCH, FIRST_DUE_SHARE, due_key, next_length
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.limits import SchedulerLimits
 from ultrafast.sched.live import LiveRequest
@@ -127,7 +127,7 @@ class Side:
         """
         assert live.sequence is not None, f"{live.request_id} does not run"
         begin = live.num_computed
-        end = min(begin + CHUNK_TOKENS, len(live.tokens) - 1)
+        end = begin + next_length(live.num_remaining - 1, CHUNK_TOKENS)
         if until is not None and begin < until < end:
             end = until
         return SequenceWork(live.request_id, live.sequence.seq_id, begin, tuple(live.tokens[begin:end]), samples=False)

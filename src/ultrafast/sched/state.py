@@ -124,6 +124,13 @@ class SchedulerState:
         parked, aside = self.followers.num_tokens_of(rank), self.restorer.num_aside_tokens_of(rank)
         return self.waiting.num_tokens_of(rank) + parked + aside
 
+    def idle_cell_s(self, num_outputs: int, num_prefill_tokens: int) -> float:
+        """What each idle cell adds to a step. Learnt only where it was not measured: one stream's steps do not tell."""
+        measured_s = self.limits.idle_cell_s
+        if measured_s:
+            return measured_s * (num_outputs + num_prefill_tokens)
+        return self.cost.idle_cell_s(num_outputs, num_prefill_tokens)
+
     @property
     def top_rank(self) -> int | None:
         """Urgency of the most urgent request that a step can do something for (not those that wait for the disk); None = none."""

@@ -15,7 +15,7 @@ from ultrafast.core.request import Request, RequestSlo, RequestState, SamplingPa
 from ultrafast.core.tiers import ServiceTier
 from ultrafast.sched import admission
 from ultrafast.sched.budget import StepBudget
-from ultrafast.sched.chunks import FALLBACK_CHUNK_TOKENS, MAX_PREFILLS_PER_STEP, Prefills, divide
+from ultrafast.sched.chunks import FALLBACK_CHUNK_TOKENS, MAX_PREFILLS_PER_STEP, TILE_TOKENS, Prefills, divide, next_length
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.faults import Faults
 from ultrafast.sched.limits import SchedulerLimits
@@ -136,6 +136,23 @@ def test_a_pressed_prefill_goes_first_and_the_first_due_keeps_its_share() -> Non
     assert [(chunk.live.order, chunk.num_tokens) for chunk in divide(100, Prefills([late, short]), late)] == [(1, 100)]
     chunks = divide(100, Prefills([late, pressed, short]), pressed)
     assert [(chunk.live.order, chunk.num_tokens) for chunk in chunks] == [(2, 75), (1, 25)]
+
+
+@given(st.integers(1, 3000), st.integers(0, 600))
+def test_a_prompt_in_long_chunks_ends_with_a_whole_tile_where_it_would_not_end_with_one_chunk(num_tokens: int, budget: int) -> None:
+    lengths = []
+    while (length := next_length(num_tokens - sum(lengths), budget)) > 0:
+        lengths.append(length)
+    assert max(lengths, default=0) <= budget
+    assert sum(lengths) == num_tokens or budget == 0
+    if budget >= 2 * TILE_TOKENS and len(lengths) > 1:
+        assert lengths[-1] >= TILE_TOKENS
+        assert len(lengths) == -(-num_tokens // budget), "no chunk more than without"
+
+
+def test_the_last_chunk_of_a_prompt_fills_a_tile() -> None:
+    chunks = divide(256, Prefills([_live(1, 300)]))
+    assert [chunk.num_tokens for chunk in chunks] == [300 - TILE_TOKENS]
 
 
 @pytest.mark.parametrize(
