@@ -88,8 +88,8 @@ def test_the_stream_keeps_its_pace_and_the_prompt_has_the_rest() -> None:
 
 def test_the_last_chunk_beside_fills_a_tile() -> None:
     simulation = stream_and_prompt(num_prompt=1297)
-    lengths = []
-    simulation.on_side = lambda: lengths.append(len(side.chunk.tokens)) if (side := simulation.scheduler._state.side).chunk else None
+    side, lengths = simulation.scheduler._state.side, []
+    simulation.on_side = lambda: lengths.append(len(side.chunk.tokens)) if side.chunk else None
     simulation.step_until(lambda: simulation.output["long"])
     assert list(dict.fromkeys(lengths)) == [256, 208, 64], "the last token of all is computed in a step"
 

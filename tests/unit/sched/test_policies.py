@@ -139,7 +139,7 @@ def test_a_pressed_prefill_goes_first_and_the_first_due_keeps_its_share() -> Non
 
 
 @given(st.integers(1, 3000), st.integers(0, 600))
-def test_a_prompt_in_long_chunks_ends_with_a_whole_tile_where_it_would_not_end_with_one_chunk(num_tokens: int, budget: int) -> None:
+def test_a_prompt_of_several_long_chunks_ends_with_a_whole_tile(num_tokens: int, budget: int) -> None:
     lengths = []
     while (length := next_length(num_tokens - sum(lengths), budget)) > 0:
         lengths.append(length)
