@@ -24,10 +24,10 @@ _BARRIERS = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "2000", "KMP_BLOCKTI
 """How a compute thread of libllama waits at a barrier before it sleeps: turning, for some tens of microseconds.
 
 Long enough for a machine of our own, where it costs nothing. Libgomp's own 300,000 turns are longer than a time slice: beside two
-busy processes on two cores each of the thousand barriers of a step then waits for a slice to end, and a step of 6 ms took 3 s; with
-2,000 14 to 30 ms. "Active" is for a step inside of a suspended chunk. There are more threads than cores then, for which libgomp
-allows 100 turns by default, too few: nearly all barriers put a thread to sleep, and such a step took 16.5 instead of 7.8 ms; now
-1,000. LLVM's runtime would never sleep with that policy, if it were not told its own default, in milliseconds.
+busy processes on two cores each of the thousand barriers of a step then waits for a slice to end, and a step of 6 ms took 3 s;
+with 2,000 14 to 30 ms. "Active" is for a step inside of a suspended chunk. There are more threads than cores then, for which
+libgomp allows 100 turns by default: nearly all barriers put a thread to sleep, and such a step took 16.5 ms; with the 1,000 that
+it allows now, 7.8. LLVM's runtime would never sleep with that policy, were it not told its own default, in milliseconds.
 """
 _MAX_ACTIVE_LEVELS = "2"
 """A step that is run while a side chunk is suspended begins inside of the chunk's threads, and has threads of its own."""

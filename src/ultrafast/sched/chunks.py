@@ -21,8 +21,8 @@ FALLBACK_CHUNK_TOKENS = 32
 MIN_CHUNK_TOKENS = 16
 MAX_PREFILLS_PER_STEP = 4
 TILE_TOKENS = 64
-"""Attention over earlier tokens is computed in tiles of so many rows; fewer take a slower way: after 1,500 tokens 61 took 325 ms, 64
-took 245."""
+"""Attention over earlier tokens is computed in tiles of so many rows; fewer take a slower way: after 1,500 tokens 61 took 325 ms,
+64 took 245."""
 FIRST_DUE_SHARE = 4
 """The prefill with the nearest deadline gets at least 1/FIRST_DUE_SHARE of the chunk budget."""
 IDLE_STRETCH = 2.0
