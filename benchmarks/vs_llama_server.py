@@ -1,8 +1,11 @@
 """Against llama-server: one stream, eight closed-loop clients, and four requests with a common prefix.
 
 It gets a slot for each request that is sent at once; with eight clients it is also measured as it comes, with four slots.
-Interleaved A B B A; within a group all servers get the same requests, each of them once. Every request is greedy and produces a
-fixed number of tokens (`ignore_eos`). What is compared is the ratio within a group; the median over groups has a bootstrap
+The clients are measured twice. With answers of one length llama-server's move in lockstep: all prompts in one batch, all answers at
+once, which no traffic does; with answers of different lengths they do not.
+
+Interleaved A B B A; within a group all servers get the same requests, each of them once. Every request is greedy and produces
+the number of tokens that it asks for (`ignore_eos`). What is compared is the ratio within a group; the median over groups has a bootstrap
 interval.
 """
 
@@ -28,6 +31,7 @@ from benchmarks.stats import median_interval, percentile
 PROMPT_LENGTHS = (60, 600)
 OUTPUT_TOKENS = 64
 NUM_CLIENTS = 8
+CLIENTS_OUTPUT_TOKENS = ((16, 112), (64, 64))
 PREFIX_TOKENS, SUFFIX_TOKENS, NUM_SHARING, SHARING_OUTPUT_TOKENS = 600, 20, 4, 32
 
 PEER, PEER_AS_IT_COMES = "llama-server", f"llama-server, {DEFAULT_SLOTS} slots"
@@ -76,17 +80,22 @@ def _single_stream(field: Field, options: Options, report: Report) -> None:
 
 def _throughput(field: Field, options: Options, report: Report) -> None:
     rng = random.Random(options.seed + 1)
-    num_rounds = 3 if options.is_quick else 5
+    num_rounds = 4 if options.is_quick else 7
 
     async def closed_loop(url: str, bodies: Sequence[Body]) -> Figures:
         return await _closed_loop(url, bodies, num_rounds)
 
-    bodies = [[unique_chat(rng, 60, OUTPUT_TOKENS) for _ in range(400)] for _ in range(2 if options.is_quick else 6)]
-    groups = _interleave(field, bodies, closed_loop, report, "throughput")
-    for peer in (PEER, PEER_AS_IT_COMES):
-        _compare(report, f"{NUM_CLIENTS} clients, output tokens/s", groups, "tokens_per_s", at_least=1.0, peer=peer)
-        _compare(report, f"{NUM_CLIENTS} clients, P50 TTFT ms", groups, "ttft_ms", peer=peer)
-        _compare(report, f"{NUM_CLIENTS} clients, P50 TPOT ms", groups, "tpot_ms", peer=peer)
+    for shortest, longest in CLIENTS_OUTPUT_TOKENS:
+        bodies = [
+            [unique_chat(rng, 60, rng.randint(shortest, longest)) for _ in range(400)] for _ in range(2 if options.is_quick else 6)
+        ]
+        lengths = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+        groups = _interleave(field, bodies, closed_loop, report, f"throughput_{shortest}_{longest}")
+        label = f"{NUM_CLIENTS} clients, answers of {lengths} tokens"
+        for peer in (PEER, PEER_AS_IT_COMES):
+            _compare(report, f"{label}, tokens/s", groups, "tokens_per_s", at_least=1.0, peer=peer)
+            _compare(report, f"{label}, P50 TTFT ms", groups, "ttft_ms", peer=peer)
+            _compare(report, f"{label}, P50 TPOT ms", groups, "tpot_ms", peer=peer)
 
 
 def _shared_prefix(field: Field, options: Options, report: Report) -> None:
@@ -127,19 +136,20 @@ async def _closed_loop(url: str, bodies: Sequence[Body], num_rounds: int) -> Fig
     """
     waiting = list(reversed(bodies))
     begin_s = time.perf_counter()
-    answers: list[Answer] = []
-    ends_s: list[list[float]] = [[] for _ in range(NUM_CLIENTS)]
+    answers: list[list[tuple[float, Answer]]] = [[] for _ in range(NUM_CLIENTS)]
 
-    async def one_client(client: Client, own_ends_s: list[float]) -> None:
-        while min(map(len, ends_s)) < num_rounds:  # who is done goes on: the others keep their load
+    async def one_client(client: Client, own: list[tuple[float, Answer]]) -> None:
+        while min(map(len, answers)) < num_rounds:  # who is done goes on: the others keep their load
             body = waiting.pop()
-            answers.append(_checked(await client.ask(body), body))
-            own_ends_s.append(time.perf_counter() - begin_s)
+            answer = _checked(await client.ask(body), body)
+            own.append((time.perf_counter() - begin_s, answer))
 
     async with Client(url) as client:
-        await asyncio.gather(*(one_client(client, own_ends_s) for own_ends_s in ends_s))
-    rates = [OUTPUT_TOKENS * (num_rounds - 1) / (own_ends_s[num_rounds - 1] - own_ends_s[0]) for own_ends_s in ends_s]
-    return {**_figures(answers), "tokens_per_s": sum(rates)}
+        await asyncio.gather(*(one_client(client, own) for own in answers))
+    rates = [
+        sum(answer.num_tokens for _, answer in own[1:num_rounds]) / (own[num_rounds - 1][0] - own[0][0]) for own in answers
+    ]
+    return {**_figures([answer for own in answers for _, answer in own]), "tokens_per_s": sum(rates)}
 
 
 def _checked(answer: Answer, body: Body) -> Answer:
@@ -199,7 +209,7 @@ def _note_differences(report: Report, name: str, groups: Sequence[dict[str, list
         values = [block[figure] for group in groups for block in group[server]]
         return sum(values) / len(values)
 
-    if name != "throughput" and len({mean(server, "prompt_tokens") for server in groups[0]}) > 1:
+    if not name.startswith("throughput") and len({mean(server, "prompt_tokens") for server in groups[0]}) > 1:
         report.notes.append(f"{name}: the servers do not agree on the length of the prompts")
     for server in groups[0]:
         if mean(server, "tokens_per_chunk") > 1.1 or mean(server, "coalesced_share") > 0.05:
