@@ -126,7 +126,7 @@ def _fill(budget: int, promised: int, first_due: LiveRequest, ordered: list[Live
     for live in ordered:
         if live is first_due:
             kept_back = 0
-        num_tokens = next_length(live.num_remaining, budget - kept_back)
+        num_tokens = min(live.num_remaining, budget - kept_back)
         if num_tokens > 0:
             chunks.append(Chunk(live, num_tokens))
             budget -= num_tokens

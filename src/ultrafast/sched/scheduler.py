@@ -55,6 +55,7 @@ class Scheduler:
         self._step = 0
         self._num_added = 0
         self._planned_at_s = 0.0
+        self._unlearnt: tuple[StepPlan, Worked, StepResult] | None = None
 
     @property
     def has_work(self) -> bool:
@@ -171,6 +172,9 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """Decide the next step. The caller applies `kv_ops` even when it then plans again: no operation is handed out twice."""
         self._planned_at_s = now
+        if self._unlearnt is not None:
+            self._learn(*self._unlearnt)
+            self._unlearnt = None
         self._book_side_time(now)
         self._expire(now)
         work = self._planner.build(now)
@@ -275,7 +279,7 @@ class Scheduler:
             self._book_shares(worked.costs_s, duration_s, item_s(coefficients), now)
             state.last_step_s = duration_s
             outcome.book(state, plan, worked, result, now)
-            self._learn(plan, worked, result)
+            self._unlearnt = (plan, worked, result)
         else:
             outcome.book(state, plan, worked, result, now)
         if plan.work:  # else nothing ran that a side chunk had to wait for
@@ -291,6 +295,7 @@ class Scheduler:
         return LiveRequest(request, self._num_added, limits.policy_of(request.tier), limits.rank_of(request.tier))
 
     def _learn(self, plan: StepPlan, worked: Worked, result: StepResult) -> None:
+        """Done when the next step is planned: a finished step's tokens are on their way by then, and need not wait for it."""
         state = self._state
         state.drafting.observe(plan, worked, result)
         state.ledger.idle_cell_s += state.idle_cell_s(worked.num_outputs, worked.num_prefill_tokens)
