@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
+from math import inf
 
 from ultrafast.core.request import RequestState
 from ultrafast.sched.live import LiveRequest
@@ -23,6 +24,11 @@ class _Deadlines:
 
     def push(self, live: LiveRequest, at_s: float) -> None:
         heappush(self._heap, (at_s, live.order, live.request_id))
+
+    @property
+    def next_s(self) -> float:
+        """Before that, none of them passes."""
+        return self._heap[0][0] if self._heap else inf
 
     def pop_due(self, lives: Mapping[str, LiveRequest], now: float) -> Iterator[LiveRequest]:
         """Take out and yield those whose deadline has passed and who have not ended."""

@@ -28,6 +28,10 @@ from ultrafast.sched.state import SchedulerState
 _NUM_RANKS = len(ServiceTier)
 
 
+_QUIET_S = 0.1
+"""For so long a lone stream goes on without anything else being looked at, from clocks to the age of what is cached."""
+
+
 class Planner:
     """Turns state into the work of the next step. It moves requests between states; it never advances their tokens.
 
@@ -43,9 +47,24 @@ class Planner:
         self._ledger = state.ledger
         self._limits = state.limits
         self._places = Places(state)
+        self._quiet_until_s = 0.0
+
+    def again(self, now: float) -> tuple[SequenceWork, ...] | None:
+        """The next token of a lone stream, where `build` would come to just that; None: it has to be asked.
+
+        On a small model the time between two steps is what a single stream loses, and nearly all of it is cold memory: what is
+        not looked at costs nothing.
+        """
+        lone = self._lone_decode() if now < self._quiet_until_s else None
+        return self._with_drafts((_decode(lone),), now) if lone is not None else None
 
     def build(self, now: float) -> tuple[SequenceWork, ...]:
         """Decide the work of the next step. Calling it again without a `complete` in between plans afresh."""
+        work = self._build(now)
+        self._quiet_until_s = min(now + _QUIET_S, self._state.execution_deadlines.next_s) if self._is_quiet() else 0.0
+        return work
+
+    def _build(self, now: float) -> tuple[SequenceWork, ...]:
         state = self._state
         self._ledger.tick(now, is_busy=bool(state.running))
         state.cost.num_kv_tokens = self._limits.kv_capacity_tokens - self._ledger.num_free
@@ -57,8 +76,7 @@ class Planner:
             state.departing.copy_ahead(state.running, state.paused, now)
         self._places.fill(due_ranks, now)
         if any(state.num_started):
-            num_rows = sum([live.num_remaining for live in state.running if not live.is_decoding])
-            self._ledger.release_ahead(state.idle_cell_s(0, num_rows), now)
+            self._release_idle(now)
         state.restorer.step(state.running, now)
         self.side, self.resume_s = None, inf
         while True:
@@ -74,6 +92,19 @@ class Planner:
             assert victim is not None, "somebody runs"
             assert len(state.holders) > 1, "a request that runs alone fits: it was checked when added"
             state.preempt(victim, now)
+
+    def _is_quiet(self) -> bool:
+        """A lone stream decodes, and there is nothing to do in the background and nobody is owed anything."""
+        return self._lone_decode() is not None and not self._ledger.has_background and not self._state.shares.has_credit
+
+    def _lone_decode(self) -> LiveRequest | None:
+        """Who decodes where nobody else is there and nothing is in its way."""
+        state = self._state
+        if len(state.live) != 1 or len(state.running) != 1 or state.side.is_under_way:
+            return None
+        live = state.running[0]
+        is_free = live.is_decoding and not (state.restorer.is_loading or state.faults.is_isolating)
+        return live if is_free and self._ledger.num_free > state.faults.slack else None
 
     def _beside(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> tuple[SequenceWork, ...] | None:
         """The step beside a side chunk, which may be empty; None where there is no such chunk and should be none."""
@@ -98,6 +129,12 @@ class Planner:
             return False
         self.side = chunk
         return True
+
+    def _release_idle(self, now: float) -> None:
+        """The prompts that have just begun will look at all idle cells with each of their rows: see what of them is worth that."""
+        state = self._state
+        num_rows = sum([live.num_remaining for live in state.running if not live.is_decoding])
+        self._ledger.release_ahead(state.idle_cell_s(0, num_rows), now)
 
     def _prepare_room(self) -> None:
         """What waits will take cells, and what is likely to come may: see that cached leaves can go at once when it does."""

@@ -66,6 +66,11 @@ class Restorer:
         """Their prompt and output tokens."""
         return sum(live.num_tokens for live in self.aside if live.rank == rank)
 
+    @property
+    def is_loading(self) -> bool:
+        """Somebody who runs is not complete yet."""
+        return bool(self._loads)
+
     def without_loading(self, lives: list[LiveRequest]) -> list[LiveRequest]:
         """Those whose sequence is complete. The very list where nobody's is being loaded."""
         return [live for live in lives if live not in self._loads] if self._loads else lives

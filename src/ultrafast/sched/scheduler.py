@@ -55,6 +55,7 @@ class Scheduler:
         self._step = 0
         self._num_added = 0
         self._planned_at_s = 0.0
+        self._is_again = False
         self._unlearnt: tuple[StepPlan, Worked, StepResult] | None = None
 
     @property
@@ -175,9 +176,12 @@ class Scheduler:
         if self._unlearnt is not None:
             self._learn(*self._unlearnt)
             self._unlearnt = None
-        self._book_side_time(now)
-        self._expire(now)
-        work = self._planner.build(now)
+        work = self._planner.again(now)
+        self._is_again = work is not None
+        if work is None:
+            self._book_side_time(now)
+            self._expire(now)
+            work = self._planner.build(now)
         state = self._state
         yielding = state.interruptions.yielding(work, state.live, state.cost)
         planner = self._planner
@@ -276,7 +280,8 @@ class Scheduler:
         worked = Worked(plan.work, state.live, coefficients, len(state.limits.tiers))
         state.interruptions.step_finished(result)
         if result.status is StepStatus.OK and plan.work:
-            self._book_shares(worked.costs_s, duration_s, item_s(coefficients), now)
+            if not self._is_again:  # else nobody waits, and nobody is owed anything
+                self._book_shares(worked.costs_s, duration_s, item_s(coefficients), now)
             state.last_step_s = duration_s
             outcome.book(state, plan, worked, result, now)
             self._unlearnt = (plan, worked, result)
