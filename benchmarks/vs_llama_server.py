@@ -87,7 +87,8 @@ def _throughput(field: Field, options: Options, report: Report) -> None:
 
     for shortest, longest in CLIENTS_OUTPUT_TOKENS:
         bodies = [
-            [unique_chat(rng, 60, rng.randint(shortest, longest)) for _ in range(400)] for _ in range(2 if options.is_quick else 6)
+            [unique_chat(rng, 60, rng.randint(shortest, longest)) for _ in range(400)]
+            for _ in range(2 if options.is_quick else 6)
         ]
         lengths = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
         groups = _interleave(field, bodies, closed_loop, report, f"throughput_{shortest}_{longest}")
@@ -146,9 +147,7 @@ async def _closed_loop(url: str, bodies: Sequence[Body], num_rounds: int) -> Fig
 
     async with Client(url) as client:
         await asyncio.gather(*(one_client(client, own) for own in answers))
-    rates = [
-        sum(answer.num_tokens for _, answer in own[1:num_rounds]) / (own[num_rounds - 1][0] - own[0][0]) for own in answers
-    ]
+    rates = [sum(answer.num_tokens for _, answer in own[1:num_rounds]) / (own[num_rounds - 1][0] - own[0][0]) for own in answers]
     return {**_figures([answer for own in answers for _, answer in own]), "tokens_per_s": sum(rates)}
 
 
