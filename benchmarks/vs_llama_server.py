@@ -1,12 +1,12 @@
 """Against llama-server: one stream, eight closed-loop clients, and four requests with a common prefix.
 
 It gets a slot for each request that is sent at once; with eight clients it is also measured as it comes, with four slots.
-The clients are measured twice. With answers of one length llama-server's move in lockstep: all prompts in one batch, all answers at
-once, which no traffic does; with answers of different lengths they do not.
+The clients are measured twice. With answers of one length llama-server's move in lockstep: all prompts in one batch, all answers
+at once, which no traffic does; with answers of different lengths they do not.
 
-Interleaved A B B A; within a group all servers get the same requests, each of them once. Every request is greedy and produces
-the number of tokens that it asks for (`ignore_eos`). What is compared is the ratio within a group; the median over groups has a bootstrap
-interval.
+Interleaved A B B A; within a group all servers get the same requests, each of them once. Every request is greedy and produces the
+number of tokens that it asks for (`ignore_eos`). What is compared is the ratio within a group; the median over groups has a
+bootstrap interval.
 """
 
 from __future__ import annotations

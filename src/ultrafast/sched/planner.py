@@ -131,7 +131,7 @@ class Planner:
         return True
 
     def _release_idle(self, now: float) -> None:
-        """The prompts that have just begun will look at all idle cells with each of their rows: see what of them is worth that."""
+        """The prompts that have begun will look at all idle cells with each of their rows: see which of them are worth that."""
         state = self._state
         num_rows = sum([live.num_remaining for live in state.running if not live.is_decoding])
         self._ledger.release_ahead(state.idle_cell_s(0, num_rows), now)
