@@ -6,8 +6,8 @@
     between       end of a step -> begin of the next one: what the engine loop adds to every token of a busy engine
 
 The same engine is then used without HTTP, by the engine client in this process: that part is IPC, the rest is HTTP and serving.
-The client is one blocking socket; its wake-up by the kernel is in all figures. Making tokens of a prompt is part of `request in`,
-although every server must do it: how long that takes by itself is shown beside it.
+The client's own wake-up is in all figures. Making tokens of a prompt is part of `request in`, although every server must do it:
+how long that takes by itself is shown beside it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import timed_engine
-from benchmarks.client import Client, PlainClient
+from benchmarks.client import Answer, Client
 from benchmarks.options import Options
 from benchmarks.ours import start_ours
 from benchmarks.processes import cpu_s
@@ -99,24 +99,23 @@ def vars_of(path: Delays) -> dict[str, list[float]]:
 def _over_http(options: Options, num_requests: int) -> tuple[Delays, list[float], float]:
     stamps_path = _fresh_stamps(options, "http")
     with start_ours(options, options.log_dir / "api_overhead.log", module="benchmarks.timed_engine") as server:
-        rng = random.Random(options.seed)
-        bodies = [unique_chat(rng, PROMPT_TOKENS, NUM_TOKENS) for _ in range(NUM_WARM_UPS + num_requests)]
-        floor_ms = asyncio.run(_floor_ms(server.url))
-        before_s = cpu_s(server.pid)
-        with PlainClient(server.url) as client:
-            answers = [client.ask(body) for body in bodies]
-        cpu_ms = (cpu_s(server.pid) - before_s) * 1e3 / (len(answers) * NUM_TOKENS)
+
+        async def ask_all() -> tuple[list[Answer], list[float], float]:
+            rng = random.Random(options.seed)
+            bodies = [unique_chat(rng, PROMPT_TOKENS, NUM_TOKENS) for _ in range(NUM_WARM_UPS + num_requests)]
+            async with Client(server.url) as client:
+                floor = [await client.get("/health/live") for _ in range(50)]
+                before_s = cpu_s(server.pid)
+                answers = [await client.ask(body) for body in bodies]
+                used_s = cpu_s(server.pid) - before_s
+            floor_ms = [(answer.end_ns - answer.send_ns) / 1e6 for answer in floor if answer.is_ok and answer.end_ns]
+            return answers, floor_ms, used_s * 1e3 / (len(answers) * NUM_TOKENS)
+
+        answers, floor_ms, cpu_ms = asyncio.run(ask_all())
     failed = [answer.error for answer in answers if answer.error is not None]
     assert not failed, failed[0]
     clients = [(answer.send_ns, answer.stamps_ns) for answer in answers]
     return _delays(clients, read_stamps(stamps_path)), floor_ms, cpu_ms
-
-
-async def _floor_ms(url: str) -> list[float]:
-    """What the smallest answer takes."""
-    async with Client(url) as client:
-        floor = [await client.get("/health/live") for _ in range(50)]
-    return [(answer.end_ns - answer.send_ns) / 1e6 for answer in floor if answer.is_ok and answer.end_ns]
 
 
 async def _over_ipc(options: Options, num_requests: int) -> Delays:

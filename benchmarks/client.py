@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -149,7 +148,10 @@ class Client:
         on_start: Callable[[Answer], None] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        data = _head(method, path, self._host, payload, headers or {})
+        more = "".join(f"\r\n{name}: {value}" for name, value in (headers or {}).items())
+        head = (
+            f"{method} {path} HTTP/1.1\r\nhost: {self._host}\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}"
+        )
         leave_s = disconnect.after_s if disconnect is not None else None
         answer = Answer(send_ns=time.perf_counter_ns())
         if on_start is not None:
@@ -162,7 +164,7 @@ class Client:
                     is_fresh = not self._idle
                     connection = await self._connect()
                     answer.send_ns = time.perf_counter_ns()
-                    connection[1].write(data)
+                    connection[1].write((head + more).encode() + b"\r\n\r\n" + payload)
                     leave_after_chunks = disconnect.after_chunks if disconnect is not None else None
                     try:
                         can_reuse = await _read_answer(connection[0], answer, leave_after_chunks)
@@ -198,46 +200,27 @@ class Client:
 async def _read_answer(reader: asyncio.StreamReader, answer: Answer, leave_after_chunks: int | None) -> bool:
     """Fill `answer`; return whether the connection can serve another call."""
     parsing = _Parsing(answer)
-    while parsing.wants_more(await reader.read(_READ_BYTES), time.perf_counter_ns()):
+    while not parsing.is_complete:
+        data = await reader.read(_READ_BYTES)
+        parsing.now_ns = time.perf_counter_ns()
+        if not data:
+            if not parsing.has_begun:
+                raise _StaleConnectionError("it ended before the answer")
+            answer.error = "the connection ended before the end of the answer"
+            break
+        parsing.has_begun = True
+        try:
+            parsing.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            answer.error = f"not HTTP: {error}"
+            break
         if leave_after_chunks is not None and len(answer.stamps_ns) >= leave_after_chunks:
             answer.error = DISCONNECTED
             break
-    parsing.end()
+    answer.end_ns = time.perf_counter_ns()
+    if answer.error is None:
+        parsing.judge()
     return parsing.can_reuse
-
-
-class PlainClient:
-    """One connection and blocking calls: no event loop, which takes a tenth of a millisecond, between the socket and a stamp."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._host = parts.hostname or "127.0.0.1"
-        self._socket = socket.create_connection((self._host, parts.port or 80))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def ask(self, body: Mapping[str, Any], path: str = CHAT_PATH) -> Answer:
-        """POST a body and read the answer to its end; see `Client.ask`."""
-        data = _head("POST", path, self._host, json.dumps(body).encode(), {})
-        answer = Answer(send_ns=time.perf_counter_ns())
-        self._socket.sendall(data)
-        parsing = _Parsing(answer)
-        while parsing.wants_more(self._socket.recv(_READ_BYTES), time.perf_counter_ns()):
-            pass
-        parsing.end()
-        return answer
-
-
-def _head(method: str, path: str, host: str, payload: bytes, headers: Mapping[str, str]) -> bytes:
-    """A whole request."""
-    more = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
-    head = f"{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}"
-    return (head + more).encode() + b"\r\n\r\n" + payload
 
 
 class _Parsing:
@@ -252,28 +235,6 @@ class _Parsing:
         self._is_done = False
         self._rest = b""
         self._last_chunk_ns = 0
-
-    def wants_more(self, data: bytes, now_ns: int) -> bool:
-        """Take what was read at that moment, nothing at the end of the connection; False: the answer is over."""
-        self.now_ns = now_ns
-        if not data:
-            if not self.has_begun:
-                raise _StaleConnectionError("it ended before the answer")
-            self.answer.error = "the connection ended before the end of the answer"
-            return False
-        self.has_begun = True
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self.answer.error = f"not HTTP: {error}"
-            return False
-        return not self.is_complete
-
-    def end(self) -> None:
-        """Nothing more is read."""
-        self.answer.end_ns = time.perf_counter_ns()
-        if self.answer.error is None:
-            self.judge()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
