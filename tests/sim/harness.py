@@ -199,8 +199,10 @@ class Simulation:
             return True
         self._num_told = self._num_commands
         while self.scheduler.is_side_wanted:
-            if not self.step().work:
-                return True
+            has_worked = bool(self.step().work)
+            self._num_told = self._num_commands
+            if not has_worked:
+                return self.scheduler.is_side_wanted
         return False
 
     @property

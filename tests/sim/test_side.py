@@ -294,3 +294,18 @@ def test_a_flood_of_shorter_prompts_of_its_tier_leaves_a_long_one_its_part(num_o
 
 def test_a_prefix_much_longer_than_the_rest_stays_where_it_is() -> None:
     assert num_side_tokens_of_next_turn(150) == 0
+
+
+def test_who_leaves_together_leaves_nothing_of_a_side_chunk() -> None:
+    """The turn that ends its request has no step, and nothing is due after it: the chunk is broken off all the same."""
+    simulation = stream_and_prompt()
+
+    def leave() -> None:
+        if simulation.num_side_chunks == 2:
+            simulation.abort("stream0")
+            simulation.abort("long")
+
+    simulation.on_turn = leave
+    simulation.run()
+    simulation.check_all_finished()
+    assert simulation.executor.num_side_tokens == 256, "only the first chunk was of use"

@@ -457,3 +457,19 @@ def test_a_prefill_goes_on_beside_decodes_that_take_longer_than_a_step_should() 
     simulation.add(make_request("next", 60, 2, arrival_s=simulation.clock()))
     simulation.step_until(lambda: simulation.output["next"])
     assert _ttft_s(simulation, "next") < 0.5 * DEFAULT_POLICIES[ServiceTier.DEFAULT.rank].ttft_s
+
+
+@pytest.mark.parametrize("num_prompts", [1, 2, 3])
+@pytest.mark.parametrize("tier", [ServiceTier.DEFAULT, ServiceTier.FLEX])
+def test_a_stream_does_not_wait_for_all_of_several_prompts_of_its_tier(tier: ServiceTier, num_prompts: int) -> None:
+    """One of them is in no step for long, and the turn of all of them was thought to be its own."""
+    sim = Simulation(make_limits(step_target_s=0.05), cost=FakeCost(fixed_s=0.004, output_s=0.008, prefill_token_s=0.004))
+    for name in (ServiceTier.ULTRAFAST, ServiceTier.PRIORITY, tier):
+        sim.add(make_request(name.value, 40, 900, tier=name))
+    sim.step_until(lambda: len(sim.output[tier.value]) > 30)
+    for i in range(num_prompts):
+        sim.add(make_request(f"prompt{i}", 400, 4, tier=tier, arrival_s=sim.clock()))
+    begin_s = sim.clock()
+    sim.step_until(lambda: any(sim.output[f"prompt{i}"] for i in range(num_prompts)))
+    times_s = [begin_s, *[at_s for at_s in sim.token_times[tier.value] if at_s >= begin_s], sim.clock()]
+    assert max(after - before for before, after in itertools.pairwise(times_s)) < 0.3

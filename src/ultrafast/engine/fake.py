@@ -230,6 +230,7 @@ class FakeExecutor:
         if chunk.request_id in self.injections.unmovable_ids:
             self._trim(TrimSequence(chunk.seq_id, 0))
             return StepResult(StepStatus.INVALID, duration_s=duration_s)
+        self._check_work((chunk,))  # what it is appended to may be gone by now, and then it was to be broken off
         assert len(chunk.tokens) <= self.num_free, "no room for the KV of a side chunk"
         self._write(chunk)
         self.num_run_tokens += len(chunk.tokens)

@@ -215,7 +215,7 @@ class EngineLoop:
         with self._decisions:
             while self._is_running and self._scheduler.is_side_wanted:
                 if not self._turn():
-                    return True
+                    return self._scheduler.is_side_wanted  # that turn may have ended its request, and then nobody asks again
         return False
 
     def _run(self, plan: StepPlan) -> StepResult:

@@ -40,6 +40,17 @@ def choose_next_turn(lives: list[LiveRequest]) -> LiveRequest | None:
     return min([live for live, time_s in zip(lives, times_s, strict=True) if time_s == first_s], key=_arrival)
 
 
+def is_turn_of(lives: list[LiveRequest], others: list[LiveRequest]) -> bool:
+    """Whether one of `lives` is to be in the next step before any of `others`: none of them was since all of the others were.
+
+    One of them serves for all: who of several prefills is in a step is another policy, and the one that is in none waits for the
+    others of its kind, not for the decodes.
+    """
+    if not lives or not others:
+        return bool(lives)
+    return max([live.last_run_s for live in lives]) < min([live.last_run_s for live in others])
+
+
 def choose_victim(candidates: Iterable[LiveRequest]) -> LiveRequest | None:
     """Who gives way (a place, or KV): the least urgent, and of those the youngest arrival. None when there is no candidate."""
     return max(candidates, key=arrival_key, default=None)

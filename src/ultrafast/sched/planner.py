@@ -21,7 +21,7 @@ from ultrafast.sched.chunks import MIN_CHUNK_TOKENS, Chunk, Prefills, divide
 from ultrafast.sched.cost import Row
 from ultrafast.sched.kept import choose_loser, is_kept, may_lose
 from ultrafast.sched.live import LiveRequest
-from ultrafast.sched.ordering import arrival_key, choose_next_turn, choose_victim, turn_key
+from ultrafast.sched.ordering import arrival_key, choose_next_turn, choose_victim, is_turn_of, turn_key
 from ultrafast.sched.places import Places
 from ultrafast.sched.state import SchedulerState
 
@@ -171,7 +171,7 @@ class Planner:
             budget.hold_back(state.reservations.step_share(urgency))
             num_decodes_left -= len(decodes)
             # Beside more urgent work there is not enough for all: a prefill has its turn among the decodes, and then goes first.
-            is_prefill_turn = budget.is_limited and next_turn is not None and not next_turn.is_decoding
+            is_prefill_turn = budget.is_limited and is_turn_of(prefills, decodes)
             chosen = [] if is_prefill_turn else self._decodes(self._choose(decodes, owed, budget), budget, now)
             if state.num_preempted > num_preempted:
                 prefills = _with_sequence(prefills)

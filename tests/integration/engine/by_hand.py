@@ -93,7 +93,7 @@ class Engine:
             return True
         while self.scheduler.is_side_wanted:
             if not self._turn().work:
-                return True
+                return self.scheduler.is_side_wanted
         return False
 
     def ask(self, name: str, prompt: list[int], num_tokens: int = 12, **params: object) -> RequestFinished:
