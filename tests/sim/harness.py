@@ -197,13 +197,10 @@ class Simulation:
         self.on_side()
         if self._num_commands == self._num_told and self.clock() < self._resume_s:
             return True
+        while self.scheduler.is_side_wanted and self.step().work:
+            pass
         self._num_told = self._num_commands
-        while self.scheduler.is_side_wanted:
-            has_worked = bool(self.step().work)
-            self._num_told = self._num_commands
-            if not has_worked:
-                return self.scheduler.is_side_wanted
-        return False
+        return self.scheduler.is_side_wanted
 
     @property
     def _num_commands(self) -> int:

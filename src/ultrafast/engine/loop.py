@@ -213,10 +213,13 @@ class EngineLoop:
         if self._inbox.empty() and self._clock() < self._resume_s:
             return True
         with self._decisions:
-            while self._is_running and self._scheduler.is_side_wanted:
-                if not self._turn():
-                    return self._scheduler.is_side_wanted  # that turn may have ended its request, and then nobody asks again
-        return False
+            while self._is_side_wanted and self._turn():
+                pass
+            return self._is_side_wanted  # a turn without a step may have ended it, too, and then nobody asks again
+
+    @property
+    def _is_side_wanted(self) -> bool:
+        return self._is_running and self._scheduler.is_side_wanted
 
     def _run(self, plan: StepPlan) -> StepResult:
         if plan.yielding is not None:

@@ -91,10 +91,9 @@ class Engine:
         self.on_side()
         if time.monotonic() < self._resume_s:
             return True
-        while self.scheduler.is_side_wanted:
-            if not self._turn().work:
-                return self.scheduler.is_side_wanted
-        return False
+        while self.scheduler.is_side_wanted and self._turn().work:
+            pass
+        return self.scheduler.is_side_wanted
 
     def ask(self, name: str, prompt: list[int], num_tokens: int = 12, **params: object) -> RequestFinished:
         sampling = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, **params)  # type: ignore[arg-type]
