@@ -112,6 +112,19 @@ def test_a_prompt_is_not_put_above_idle_cells_that_it_would_have_to_look_at() ->
     assert serve(sim, "again", [*HISTORY, 7]).num_host_tokens == 300
 
 
+def test_a_prompt_that_is_never_computed_does_not_put_off_the_next_look() -> None:
+    sim = simulate(kv_capacity_tokens=4096, max_request_tokens=4096, idle_cell_s=1e-5)
+    sim.add(make_request("stream", 20, 900, arrival_s=sim.clock()))
+    sim.add(make_request("first", HISTORY, 30, arrival_s=sim.clock()))
+    sim.step_until(lambda: sim.output["first"])
+    sim.add(make_request("leaves", 2000, 4, arrival_s=sim.clock()))
+    sim.step()
+    sim.abort("leaves")
+    sim.step_until(lambda: "first" in sim.finished)
+    sim.step_until(lambda: "stream" in sim.finished, max_steps=2000)
+    assert serve(sim, "again", [*HISTORY, 7]).num_host_tokens == 300
+
+
 def test_where_idle_cells_cost_nothing_they_stay_on_the_device() -> None:
     sim = _hold_beside(FakeCost(cell_s=0.0))
     again = serve(sim, "again", [*HISTORY, 7])

@@ -139,7 +139,7 @@ class CachedLeaves:
         """Whether `release_idle` may find somebody: one comparison, for every step."""
         return idle_cell_s >= self._next_look_s
 
-    def release_idle(self, demotion: Demotion, idle_cell_s: float, load_token_s: float) -> None:
+    def release_idle(self, demotion: Demotion, idle_cell_s: float, load_token_s: float, ahead_s: float) -> None:
         """Free leaves that host memory has, once holding them has cost more than loading them again would.
 
         Each row of a step looks at every cell in use, also at those that are masked for it: an idle cell slows down all who run.
@@ -148,11 +148,12 @@ class CachedLeaves:
             demotion: knows what has been copied.
             idle_cell_s: what one idle cell has cost all steps so far, seconds.
             load_token_s: what loading one token from host memory takes, seconds.
+            ahead_s: what it will cost steps to come, seconds. It does not put off the next look: those steps may never be.
         """
         hold_s = HELD_FACTOR * load_token_s
         self._next_look_s = idle_cell_s + hold_s / _LOOKS_PER_HOLD
         for leaf in self.all():
-            if leaf.is_kept or idle_cell_s < leaf.held_since_s + hold_s:
+            if leaf.is_kept or idle_cell_s + ahead_s < leaf.held_since_s + hold_s:
                 continue
             if demotion.is_wanted(leaf):
                 demotion.hurry(leaf)

@@ -250,23 +250,23 @@ class KvLedger:
             self.demotion.begin_plan()
             self.leaves.shrink(self.demotion, now, is_busy=is_busy)
             if self.can_trim and self.leaves.may_be_idle(self.idle_cell_s):
-                self.leaves.release_idle(self.demotion, self.idle_cell_s, self.levels.load_token_s(now))
+                self.release_idle(now)
             self.demotion.step(now, is_busy=is_busy)
             self.levels.writes.order(now, is_busy=is_busy)
             self.levels.holdings.expire(now)
 
-    def release_ahead(self, idle_cell_s: float, now: float) -> None:
-        """Free what would cost steps that are certain to come more than bringing it back takes.
+    def release_idle(self, now: float, ahead_s: float = 0.0) -> None:
+        """Free leaves that cost the steps more than bringing them back takes.
 
         Cells are handed out from the lowest free one on, and steps look at all up to the highest used: what is freed only after
         a prompt's first chunk leaves a hole below that chunk.
 
         Args:
-            idle_cell_s: what one idle cell will cost these steps, seconds.
             now: seconds.
+            ahead_s: what one idle cell will cost steps that are certain to come, seconds.
         """
         if self.demotion is not None and self.levels is not None and self.can_trim:
-            self.leaves.release_idle(self.demotion, self.idle_cell_s + idle_cell_s, self.levels.load_token_s(now))
+            self.leaves.release_idle(self.demotion, self.idle_cell_s, self.levels.load_token_s(now), ahead_s)
 
     def prepare_room(self, num_wanted: int, num_likely: int) -> None:
         """See that room can be had at once.

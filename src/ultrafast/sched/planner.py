@@ -26,8 +26,6 @@ from ultrafast.sched.places import Places
 from ultrafast.sched.state import SchedulerState
 
 _NUM_RANKS = len(ServiceTier)
-
-
 _QUIET_S = 0.1
 """For so long a lone stream goes on without anything else being looked at, from clocks to the age of what is cached."""
 
@@ -134,7 +132,7 @@ class Planner:
         """The prompts that have begun will look at all idle cells with each of their rows: see which of them are worth that."""
         state = self._state
         num_rows = sum([live.num_remaining for live in state.running if not live.is_decoding])
-        self._ledger.release_ahead(state.idle_cell_s(0, num_rows), now)
+        self._ledger.release_idle(now, ahead_s=state.idle_cell_s(0, num_rows))
 
     def _prepare_room(self) -> None:
         """What waits will take cells, and what is likely to come may: see that cached leaves can go at once when it does."""
@@ -165,9 +163,7 @@ class Planner:
         for urgency, (decodes, prefills) in groups.items():
             if state.num_preempted > num_preempted:  # those who had to give way to more urgent ones are out of it
                 decodes, prefills = _with_sequence(decodes), _with_sequence(prefills)
-            needs_turns = budget.is_limited or urgency in due_ranks
-            next_turn = choose_next_turn(decodes + prefills) if needs_turns else None
-            owed = next_turn if urgency in due_ranks else None
+            owed = choose_next_turn(decodes + prefills) if urgency in due_ranks else None
             budget.hold_back(state.reservations.step_share(urgency))
             num_decodes_left -= len(decodes)
             # Beside more urgent work there is not enough for all: a prefill has its turn among the decodes, and then goes first.
