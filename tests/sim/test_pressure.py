@@ -165,6 +165,17 @@ def test_an_invalid_request_is_found_and_fails_alone() -> None:
     assert len(simulation.plans) < 120
 
 
+def test_once_the_one_at_fault_is_known_all_others_run_together_again() -> None:
+    simulation = Simulation(make_limits())
+    simulation.executor.injections.invalid_ids.add("r3")
+    others = {f"r{number}" for number in range(4)} - {"r3"}
+    simulation.add(*[make_request(f"r{number}", 10, 60) for number in range(4)])
+    simulation.step_until(lambda: "r3" in simulation.finished)
+    for _ in range(4):  # what is left of the halves is tried
+        simulation.step()
+    assert {item.request_id for item in simulation.step().work} == others
+
+
 def test_a_failing_and_a_refused_request_leave_the_others_alone() -> None:
     simulation = Simulation()
     simulation.executor.injections.failing_ids.add("r1")

@@ -141,6 +141,11 @@ class GrammarCompiler:
             heapq.heapify(self._deadlines)
         return pending.request
 
+    @property
+    def has_deadlines(self) -> bool:
+        """`take_expired` may have somebody to return, now or later."""
+        return bool(self._deadlines)
+
     def next_deadline_s(self) -> float | None:
         """When `take_expired` has somebody to return; None = nobody has a deadline here."""
         while self._deadlines and not self._is_here(*self._deadlines[0][1:]):

@@ -244,7 +244,7 @@ class EngineLoop:
         """Take every command that is there; wait for one when there is nothing else to do."""
         self.has_work = self._scheduler.has_work
         self._coming.step_ended()
-        events = self._expire_compiling()
+        events = self._expire_compiling() if self._grammars.has_deadlines else []
         if self.has_work and self._inbox.empty():
             results = self._kv.poll()
             return [*events, *self._scheduler.kv_moved(results, self._clock())] if results else events

@@ -31,6 +31,9 @@ def book(state: SchedulerState, plan: StepPlan, worked: Worked, result: StepResu
         _isolate(state, worked, now)
 
 
+_NOBODY: Mapping[str, str] = {}
+
+
 def _held(live: LiveRequest, item: SequenceWork) -> SequenceKv | None:
     """The sequence that the work was planned on; None when the request moved since."""
     sequence = live.sequence
@@ -38,9 +41,10 @@ def _held(live: LiveRequest, item: SequenceWork) -> SequenceKv | None:
 
 
 def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: float) -> None:
-    failed = dict(result.failed)
+    failed = dict(result.failed) if result.failed else _NOBODY
     draws = _draws_by_request(result.sampled)
-    state.faults.step_succeeded([live for live, item in worked.pairs if _held(live, item)] if state.faults.is_isolating else [])
+    if state.faults.has_any:
+        state.faults.step_succeeded([live for live, item in worked.pairs if _held(live, item)])
     has_followers = len(state.followers) > 0
     for live, item in worked.pairs:
         sequence = _held(live, item)
@@ -133,7 +137,7 @@ def step_finished(
     )
     if result.status is not StepStatus.OK:
         work, num_decodes, num_prefill_tokens, num_drafts = (), 0, 0, 0
-    ledger = state.ledger
+    ledger, beliefs = state.ledger, state.beliefs
     num_cached, num_free = ledger.num_evictable, ledger.num_free
     num_model_drafts, num_model_accepted = num_model_tokens(plan, result) if num_drafts else (0, 0)
     return StepFinished(
@@ -155,12 +159,12 @@ def step_finished(
         num_lost_tokens=plan.num_tokens if result.status is StepStatus.INTERRUPTED else 0,
         num_drafted_tokens=num_drafts,
         num_accepted_tokens=len(result.sampled) - len({drawn.request_id for drawn in result.sampled}) if num_drafts else 0,
-        speculation_gain=state.drafting.gain.value,
-        cost_s=state.cost.coefficients if state.cost.is_fitted else (0.0, 0.0, 0.0),
-        reserved=state.reservations.report(),
+        speculation_gain=beliefs.speculation_gain,
+        cost_s=beliefs.cost_s,
+        reserved=beliefs.reserved,
         num_model_drafted_tokens=num_model_drafts,
         num_model_accepted_tokens=num_model_accepted,
-        draft_model_gain=state.drafting.model_gain.value,
+        draft_model_gain=beliefs.draft_model_gain,
     )
 
 

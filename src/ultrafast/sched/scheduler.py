@@ -56,6 +56,7 @@ class Scheduler:
         self._num_added = 0
         self._planned_at_s = 0.0
         self._is_again = False
+        self._yielding: Yielding | None = None
         self._unlearnt: tuple[StepPlan, Worked, StepResult] | None = None
 
     @property
@@ -178,15 +179,15 @@ class Scheduler:
             self._unlearnt = None
         work = self._planner.again(now)
         self._is_again = work is not None
+        state, planner = self._state, self._planner
         if work is None:
             self._book_side_time(now)
             self._expire(now)
-            work = self._planner.build(now)
-        state = self._state
-        yielding = state.interruptions.yielding(work, state.live, state.cost)
-        planner = self._planner
+            work = planner.build(now)
+            state.look_up_beliefs()
+            self._yielding = state.interruptions.yielding(work, state.live, state.cost)
         return StepPlan(
-            self._step, state.ledger.take_ops(), work, state.drafting.draft_plan, yielding, planner.side, planner.resume_s
+            self._step, state.ledger.take_ops(), work, state.drafting.draft_plan, self._yielding, planner.side, planner.resume_s
         )
 
     def gives_way(self, step: Yielding, request: Request, elapsed_s: float) -> bool:
@@ -218,7 +219,7 @@ class Scheduler:
         state.give_up_side()
         state.side.is_under_way = False
         plan = StepPlan(self._step, work=(chunk,))
-        worked = Worked(plan.work, state.live, state.cost.coefficients, len(state.limits.tiers))
+        worked = Worked(plan.work, state.live, state.beliefs.coefficients, len(state.limits.tiers))
         if live is None:
             result = StepResult(StepStatus.INTERRUPTED, duration_s=result.duration_s)
         elif result.status is StepStatus.OK:
@@ -276,7 +277,7 @@ class Scheduler:
         """
         state = self._state
         duration_s = result.duration_s + state.drafting.drafting_s
-        coefficients = state.cost.coefficients
+        coefficients = state.beliefs.coefficients
         worked = Worked(plan.work, state.live, coefficients, len(state.limits.tiers))
         state.interruptions.step_finished(result)
         if result.status is StepStatus.OK and plan.work:

@@ -23,6 +23,7 @@ from ultrafast.kv.index import Part
 from ultrafast.kv.ledger import KvLedger
 from ultrafast.kv.tree import Match
 from ultrafast.sched import admission
+from ultrafast.sched.beliefs import Beliefs
 from ultrafast.sched.cost import CostModel
 from ultrafast.sched.deadlines import ExecutionDeadlines, QueueDeadlines
 from ultrafast.sched.departing import Departing
@@ -50,6 +51,7 @@ class SchedulerState:
             promised to one never grows, so this is the last exact sum and the promises of all who started since.
         num_started: requests that got their first place since the last step was booked, by rank.
         last_step_s: how long the last step took.
+        beliefs: of the last look at everything.
     """
 
     def __init__(self, limits: SchedulerLimits) -> None:
@@ -87,7 +89,12 @@ class SchedulerState:
         self.num_started = [0] * len(limits.tiers)
         self.last_step_s = 0.0
         self.drafting = Drafting(limits)
+        self.look_up_beliefs()
         self._events: list[Event] = []
+
+    def look_up_beliefs(self) -> None:
+        """To be done whenever a step is planned after a look at everything."""
+        self.beliefs = Beliefs.look_up(self.cost, self.reservations, self.drafting)
 
     def emit(self, event: Event) -> None:
         self._events.append(event)

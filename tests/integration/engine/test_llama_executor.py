@@ -132,6 +132,14 @@ def test_end_tokens_wait_for_min_tokens(executor: LlamaExecutor, prompt: list[in
     assert generate(executor, prompt, SamplingParams(temperature=0, logit_bias=((42, 200.0),), stop_token_ids=(42,))) == []
 
 
+def test_stop_tokens_wait_for_min_tokens_where_nothing_else_is_asked_for(executor: LlamaExecutor, prompt: list[int]) -> None:
+    first = generate(executor, prompt, SamplingParams(temperature=0), num=1)[0]
+    assert generate(executor, prompt, SamplingParams(temperature=0, stop_token_ids=(first,))) == []
+    later = generate(executor, prompt, SamplingParams(temperature=0, stop_token_ids=(first,), min_tokens=3), num=3)
+    assert len(later) == 3
+    assert first not in later
+
+
 def test_logprobs_are_a_distribution(executor: LlamaExecutor, prompt: list[int]) -> None:
     executor.begin_request(Request("r", tuple(prompt), SamplingParams(temperature=0, num_logprobs=5)))
     result = executor.run(StepPlan(0, work=(SequenceWork("r", 0, 0, tuple(prompt), samples=True),)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,8 @@ from ultrafast.engine.llama.warmup import StepSample, warm_up
 from ultrafast.engine.options import EngineOptions
 from ultrafast.engine.warmup_plan import WarmupPlan
 
-_STATUS = {0: StepStatus.OK, 1: StepStatus.OUT_OF_KV, -1: StepStatus.INVALID}
+_FAILURES = {1: StepStatus.OUT_OF_KV, -1: StepStatus.INVALID}
+"""Of llama_decode's codes, those after which nothing has changed; 0 is success."""
 
 
 class LlamaExecutor:
@@ -51,6 +53,8 @@ class LlamaExecutor:
         self.batch = Batch(model.sizes.step_tokens)
         self.lengths = [0] * model.sizes.num_sequences
         self._candidates = CandidateArray(self.vocab.size)
+        self._row_pointer: Any = abi.ffi.NULL  # `_row` is the array that begins there
+        self._row = np.empty(0, dtype=np.float32)
         self._grammars = GrammarCompiler(model.library, self.vocab)
         self._prepared: dict[str, SequenceSampler] = {}
         self._samplers: dict[str, SequenceSampler] = {}
@@ -198,8 +202,8 @@ class LlamaExecutor:
             )
         rows = self.batch.fill(plan.work)
         code = self._c.llama_decode(self.model.context, self.batch.handle)
-        status = _STATUS.get(code, StepStatus.FATAL) if code != BROKEN_OFF else self._broken_off(plan)
-        if status is not StepStatus.OK:
+        if code != 0:
+            status = _FAILURES.get(code, StepStatus.FATAL) if code != BROKEN_OFF else self._broken_off(plan)
             return StepResult(status, duration_s=time.monotonic() - begin_s)
         sampled: list[SampledToken] = []
         failed: list[tuple[str, str]] = []
@@ -212,7 +216,7 @@ class LlamaExecutor:
                     failed.append((item.request_id, str(error)))
                 if isinstance(error, DeadEndError | GrammarError):
                     dead_ends.append(item.request_id)
-        return StepResult(status, tuple(sampled), tuple(failed), time.monotonic() - begin_s, tuple(dead_ends))
+        return StepResult(StepStatus.OK, tuple(sampled), tuple(failed), time.monotonic() - begin_s, tuple(dead_ends))
 
     def close(self) -> None:
         for sampler in (*self._samplers.values(), *self._prepared.values()):
@@ -245,6 +249,9 @@ class LlamaExecutor:
         num_right = 0
         failure: SamplingError | GrammarError | None = None
         try:
+            if not item.drafts:
+                sampled.append(self._draw(item.request_id, row, item.output_index))
+                return None
             for draft in (*item.drafts, None):
                 drawn = self._draw(item.request_id, row + num_right, item.output_index + num_right)
                 sampled.append(drawn)
@@ -260,9 +267,11 @@ class LlamaExecutor:
     def _draw(self, request_id: str, row: int, output_index: int) -> SampledToken:
         sampler = self._samplers[request_id]
         pointer = self._c.llama_get_logits_ith(self.model.context, row)
-        assert pointer != abi.ffi.NULL, f"row {row} has no logits"
-        logits = np.frombuffer(abi.ffi.buffer(pointer, 4 * self.vocab.size), dtype=np.float32)
-        token, logprobs = sampler.draw(logits, output_index)
+        if pointer != self._row_pointer:  # a lone stream's row lies where its last one was
+            assert pointer != abi.ffi.NULL, f"row {row} has no logits"
+            self._row_pointer = pointer
+            self._row = np.frombuffer(abi.ffi.buffer(pointer, 4 * self.vocab.size), dtype=np.float32)
+        token, logprobs = sampler.draw(self._row, output_index)
         is_end = sampler.is_end(token)
         return SampledToken(request_id, token, is_end, not is_end and sampler.is_grammar_complete, logprobs)
 

@@ -13,6 +13,7 @@ goes on as if nothing had happened.
 from __future__ import annotations
 
 from collections import Counter, deque
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -85,13 +86,12 @@ class SequenceSampler:
             request.prompt_tokens[-request.params.repeat_last_n :], maxlen=request.params.repeat_last_n
         )
         self._chain = _build_chain(c, request.params)
+        p = request.params
+        self.has_penalties = p.frequency_penalty != 0 or p.presence_penalty != 0 or p.repeat_penalty != 1
+        # The row is drawn from as it is. What is not asked costs nothing: this is done between two steps, out of cold caches.
+        self._is_plain = matcher is None and not (self.has_penalties or p.logit_bias or p.num_logprobs is not None)
         for token in request.output_tokens:
             self._accept(token)
-
-    @property
-    def has_penalties(self) -> bool:
-        p = self._params
-        return p.frequency_penalty != 0 or p.presence_penalty != 0 or p.repeat_penalty != 1
 
     @property
     def is_grammar_complete(self) -> bool:
@@ -109,6 +109,8 @@ class SequenceSampler:
             GrammarError: the grammar hit a limit.
         """
         params = self._params
+        if self._is_plain and output_index >= params.min_tokens:
+            return self._choose(logits, output_index), None
         if len(self._bias_ids):
             logits[self._bias_ids] += self._bias_values
         plain = logits.copy() if params.num_logprobs is not None else None
@@ -118,12 +120,7 @@ class SequenceSampler:
             logits[self._matcher.forbidden()] = -np.inf
         if self.has_penalties:
             self._penalise(logits)
-        if params.temperature == 0:
-            token = int(logits.argmax())
-        else:
-            token = self._candidates.draw(self._c, self._chain, logits, mix_seed(params.seed, output_index))
-        if not np.isfinite(logits[token]):
-            raise DeadEndError() if logits.max() == -np.inf else SamplingError("the model produced NaN")
+        token = self._choose(logits, output_index)
         self._accept(token)
         return token, None if plain is None else log_probabilities(plain, token, params.num_logprobs or 0)
 
@@ -134,6 +131,15 @@ class SequenceSampler:
     def close(self) -> None:
         """Free the C samplers. No draw may follow."""
         self._c.llama_sampler_free(self._chain)
+
+    def _choose(self, logits: Logits, output_index: int) -> int:
+        if self._params.temperature == 0:
+            token = int(logits.argmax())
+        else:
+            token = self._candidates.draw(self._c, self._chain, logits, mix_seed(self._params.seed, output_index))
+        if not isfinite(logits.item(token)):
+            raise DeadEndError() if logits.max() == -np.inf else SamplingError("the model produced NaN")
+        return token
 
     def _accept(self, token: int) -> None:
         if self._matcher is not None and not self._matcher.is_complete:
