@@ -167,6 +167,7 @@ class Simulation:
         was_waiting = self.scheduler.is_waiting_for_kv
         self._take(self.scheduler.kv_moved(self.carrier.poll(), self.clock()))
         assert plan.num_tokens <= self.limits.max_step_tokens
+        assert plan.num_tokens <= self.executor.num_free, "more was planned than there are cells for"
         is_moving = plan.work or plan.kv_ops or self.scheduler._state.has_events
         if not plan.work and was_waiting:
             self.clock.advance(0.005)

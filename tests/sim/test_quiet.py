@@ -1,4 +1,4 @@
-"""A lone stream: what is not looked at between its steps, and that nothing waits for that."""
+"""Streams that have the machine to themselves: what is not looked at between their steps, and that nothing waits for that."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ import pytest
 from tests.sim.harness import Simulation, make_limits, make_request
 
 from ultrafast.core.request import FinishReason, RequestSlo
+from ultrafast.core.tiers import ServiceTier
 
 
 def _lone_stream(max_tokens: int = 400, **fields: object) -> Simulation:
     simulation = Simulation(make_limits())
     simulation.add(make_request("stream", 20, max_tokens, **fields))
     simulation.step_until(lambda: len(simulation.output["stream"]) > 50)
+    return simulation
+
+
+def _streams(*tiers: ServiceTier, max_tokens: int = 400) -> Simulation:
+    """One stream of each of these tiers; all of them decode."""
+    simulation = Simulation(make_limits())
+    simulation.add(*[make_request(f"stream-{i}", 20 + i, max_tokens, tier=tier) for i, tier in enumerate(tiers)])
+    simulation.step_until(lambda: all(len(simulation.output[f"stream-{i}"]) > 20 for i in range(len(tiers))))
     return simulation
 
 
@@ -78,3 +87,41 @@ def test_a_deadline_is_not_overslept() -> None:
     assert end.scheduled_s is not None
     step_s = simulation.token_times["stream"][1] - simulation.token_times["stream"][0]
     assert 0.731 <= end.finished_s - end.scheduled_s <= 0.731 + 2 * step_s
+
+
+@pytest.mark.parametrize("num_streams", [2, 5])
+def test_nor_are_those_of_several_streams_of_a_tier(num_streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = _streams(*[ServiceTier.DEFAULT] * num_streams)
+    before_s = simulation.clock()
+    num_built = _num_whole_plans(simulation, 100, monkeypatch)
+    elapsed_s = simulation.clock() - before_s
+    assert 0 < num_built <= 1 + elapsed_s / 0.1 < 60
+    simulation.run()
+    simulation.check_all_finished()
+
+
+def test_streams_of_several_tiers_are_looked_at_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tier's share is booked."""
+    simulation = _streams(ServiceTier.ULTRAFAST, ServiceTier.FLEX)
+    assert _num_whole_plans(simulation, 20, monkeypatch) == 20
+
+
+@pytest.mark.parametrize("num_steps", range(6))
+def test_one_that_comes_in_the_place_of_one_that_leaves_is_in_the_next_step(num_steps: int) -> None:
+    simulation = _streams(*[ServiceTier.DEFAULT] * 3)
+    for _ in range(num_steps):
+        simulation.step()
+    simulation.abort("stream-1")
+    simulation.add(make_request("new", 10, 4, arrival_s=simulation.clock()))
+    assert {item.request_id for item in simulation.step().work} == {"stream-0", "stream-2", "new"}
+    simulation.run()
+    simulation.check_all_finished()
+
+
+@pytest.mark.parametrize("capacity", range(200, 210))
+def test_a_pool_that_is_full_is_noticed(capacity: int) -> None:
+    simulation = Simulation(make_limits(kv_capacity_tokens=capacity, max_request_tokens=200))
+    simulation.add(*[make_request(f"stream-{i}", 20, 120) for i in range(2)])
+    simulation.run()
+    simulation.check_all_finished()
+    assert sum(simulation.num_preempted.values()) > 0

@@ -27,7 +27,7 @@ from ultrafast.sched.state import SchedulerState
 
 _NUM_RANKS = len(ServiceTier)
 _QUIET_S = 0.1
-"""For so long a lone stream goes on without anything else being looked at, from clocks to the age of what is cached."""
+"""For so long streams go on without anything else being looked at, from clocks to the age of what is cached."""
 
 
 class Planner:
@@ -46,20 +46,31 @@ class Planner:
         self._limits = state.limits
         self._places = Places(state)
         self._quiet_until_s = 0.0
+        self._quiet_ids: list[str] = []  # who decodes again until then, in the order of the step
 
     def again(self, now: float) -> tuple[SequenceWork, ...] | None:
-        """The next token of a lone stream, where `build` would come to just that; None: it has to be asked.
+        """The next tokens of the same streams, where `build` would come to just those; None: it has to be asked.
 
-        On a small model the time between two steps is what a single stream loses, and nearly all of it is cold memory: what is
-        not looked at costs nothing.
+        The time between two steps is what streams lose that have the machine to themselves, and nearly all of it is cold memory:
+        what is not looked at costs nothing.
         """
-        lone = self._lone_decode() if now < self._quiet_until_s else None
-        return self._with_drafts((_decode(lone),), now) if lone is not None else None
+        lives = self._state.live
+        if now >= self._quiet_until_s or len(lives) != len(self._quiet_ids) or self._state.faults.has_any:
+            return None
+        if self._ledger.num_free < len(lives):
+            return None
+        same = map(lives.get, self._quiet_ids)
+        decoding = [live for live in same if live is not None and live.sequence is not None and live.is_decoding]
+        # Else one has come in the place of one that went, or a copy of KV came to nothing.
+        return self._with_drafts(tuple(map(_decode, decoding)), now) if len(decoding) == len(lives) else None
 
     def build(self, now: float) -> tuple[SequenceWork, ...]:
         """Decide the work of the next step. Calling it again without a `complete` in between plans afresh."""
         work = self._build(now)
-        self._quiet_until_s = min(now + _QUIET_S, self._state.execution_deadlines.next_s) if self._is_quiet() else 0.0
+        self._quiet_until_s = 0.0
+        if self._is_quiet(work):
+            self._quiet_ids = [item.request_id for item in work]
+            self._quiet_until_s = min(now + _QUIET_S, self._state.execution_deadlines.next_s)
         return work
 
     def _build(self, now: float) -> tuple[SequenceWork, ...]:
@@ -91,18 +102,16 @@ class Planner:
             assert len(state.holders) > 1, "a request that runs alone fits: it was checked when added"
             state.preempt(victim, now)
 
-    def _is_quiet(self) -> bool:
-        """A lone stream decodes, and there is nothing to do in the background and nobody is owed anything."""
-        return self._lone_decode() is not None and not self._ledger.has_background and not self._state.shares.has_credit
-
-    def _lone_decode(self) -> LiveRequest | None:
-        """Who decodes where nobody else is there and nothing is in its way."""
+    def _is_quiet(self, work: tuple[SequenceWork, ...]) -> bool:
+        """Everybody decodes in this step, all of one tier; nothing is to be done in the background and nobody is owed anything."""
         state = self._state
-        if len(state.live) != 1 or len(state.running) != 1 or state.side.is_under_way:
-            return None
-        live = state.running[0]
-        is_free = live.is_decoding and not (state.restorer.is_loading or state.faults.is_isolating)
-        return live if is_free and self._ledger.num_free > state.faults.slack else None
+        running = state.running
+        if not 0 < len(running) == len(state.live) == len(work) or state.side.is_under_way or state.restorer.is_loading:
+            return False
+        if state.faults.has_any or self._ledger.has_background or state.shares.has_credit:
+            return False
+        urgency = running[0].urgency
+        return all([live.is_decoding and live.urgency == urgency for live in running])
 
     def _beside(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> tuple[SequenceWork, ...] | None:
         """The step beside a side chunk, which may be empty; None where there is no such chunk and should be none."""
