@@ -86,7 +86,8 @@ def read_stamps(path: Path) -> list[Stamps]:
     return [Stamps(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
-def _assemble(configure: Configure, on_progress: Progress) -> Parts:
+def assemble(configure: Configure, on_progress: Progress) -> Parts:
+    """In place of `engine.assembly.assemble_llama`; what it needs to know stands in the environment."""
     executor = TimedExecutor(float(os.environ[STEP_VARIABLE]), int(os.environ[TOKEN_VARIABLE]), Path(os.environ[STAMPS_VARIABLE]))
     return replace(assemble_fake(configure, on_progress), executor=executor)
 
@@ -102,6 +103,6 @@ def _run_api() -> None:
 
 if __name__ == "__main__":
     if "--fd" in sys.argv:
-        run_process(int(sys.argv[sys.argv.index("--fd") + 1]), _assemble)
+        run_process(int(sys.argv[sys.argv.index("--fd") + 1]), assemble)
     else:
         _run_api()
