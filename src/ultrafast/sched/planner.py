@@ -103,7 +103,7 @@ class Planner:
             state.preempt(victim, now)
 
     def _is_quiet(self, work: tuple[SequenceWork, ...]) -> bool:
-        """Everybody decodes in this step, all of one tier; nothing is to be done in the background and nobody is owed anything."""
+        """Everybody decodes in this step, all of one tier; nothing is to be done in the background, nobody is owed anything."""
         state = self._state
         running = state.running
         if not 0 < len(running) == len(state.live) == len(work) or state.side.is_under_way or state.restorer.is_loading:
@@ -111,7 +111,7 @@ class Planner:
         if state.faults.has_any or self._ledger.has_background or state.shares.has_credit:
             return False
         urgency = running[0].urgency
-        return all([live.is_decoding and live.urgency == urgency for live in running])
+        return all(live.is_decoding and live.urgency == urgency for live in running)
 
     def _beside(self, eligible: list[LiveRequest], due_ranks: list[int], now: float) -> tuple[SequenceWork, ...] | None:
         """The step beside a side chunk, which may be empty; None where there is no such chunk and should be none."""
