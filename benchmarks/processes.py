@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 _STOP_TIMEOUT_S = 20.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+BUFFER_BYTES = 64 * 1024 * 1024
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -115,6 +116,25 @@ def rss_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def rss_bytes_beside_buffers(pid: int) -> int:
+    """The same without mappings of at least `BUFFER_BYTES`: those of a model, its KV pool and its computations.
+
+    They are made once, and their pages become resident when they are used for the first time, which may be late.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    num_bytes = size = 0
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name == "Size":
+            size = int(value.split()[0]) * 1024
+        elif name == "Rss" and size < BUFFER_BYTES:
+            num_bytes += int(value.split()[0]) * 1024
+    return num_bytes
 
 
 def is_alive(pid: int) -> bool:

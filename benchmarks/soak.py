@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.client import DISCONNECTED, Answer, Client, Disconnect
 from benchmarks.options import Options
 from benchmarks.ours import engine_pid, start_ours
-from benchmarks.processes import RunningServer, rss_bytes
+from benchmarks.processes import RunningServer, rss_bytes, rss_bytes_beside_buffers
 from benchmarks.prompts import unique_chat
 from benchmarks.report import Benchmark, Report
 from benchmarks.stats import slope
@@ -50,11 +50,14 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """Counts of answers by moment and end, and memory over time: (seconds, requests ended, RSS of API, RSS of engine)."""
+    """Counts of answers by moment and end, and memory over time.
+
+    `memory`: (seconds, requests ended, RSS of API, RSS of engine, that beside the model's buffers).
+    """
 
     ends: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
-    memory: list[tuple[float, int, int, int]] = field(default_factory=list)
+    memory: list[tuple[float, int, int, int, int]] = field(default_factory=list)
 
 
 def run(options: Options) -> Report:
@@ -129,8 +132,8 @@ async def _sample_memory(server: RunningServer, outcome: Outcome) -> None:
     begin_s = time.monotonic()
     while True:
         pid = engine_pid(server)
-        engine = rss_bytes(pid) if pid is not None else 0
-        outcome.memory.append((time.monotonic() - begin_s, sum(outcome.ends.values()), rss_bytes(server.pid), engine))
+        engine = (rss_bytes(pid), rss_bytes_beside_buffers(pid)) if pid is not None else (0, 0)
+        outcome.memory.append((time.monotonic() - begin_s, sum(outcome.ends.values()), rss_bytes(server.pid), *engine))
         await asyncio.sleep(_SAMPLE_INTERVAL_S)
 
 
@@ -186,11 +189,17 @@ def _judge_blocks(report: Report, metrics: dict[str, float]) -> None:
 def _judge_memory(report: Report, outcome: Outcome) -> None:
     """RSS must not grow with the number of requests once everything has been used: the second half decides."""
     half = outcome.memory[len(outcome.memory) // 2 :]
-    for name, column in (("API process", 2), ("engine", 3)):
+    report.notes.append(f"RSS of the engine, with the model's buffers: {_mib(outcome, 3)} MiB")
+    for name, column in (("API process", 2), ("engine beside the model's buffers", 4)):
         growth_kib = slope([float(sample[1]) for sample in half], [float(sample[column]) for sample in half]) / 1024
-        mib = [f"{sample[column] / 2**20:.0f}" for sample in (outcome.memory[0], half[0], half[-1])]
-        shown = f"{growth_kib:+.2f}; RSS {' -> '.join(mib)} MiB"
+        shown = f"{growth_kib:+.2f}; RSS {_mib(outcome, column)} MiB"
         report.add_goal_at_most(f"growth of the {name}, KiB per request", growth_kib, _GOAL_GROWTH_KIB, shown)
+
+
+def _mib(outcome: Outcome, column: int) -> str:
+    """At the beginning, in the middle and at the end."""
+    memory = outcome.memory
+    return " -> ".join(f"{sample[column] / 2**20:.0f}" for sample in (memory[0], memory[len(memory) // 2], memory[-1]))
 
 
 def _sum(metrics: dict[str, float], name: str, part: str = "") -> float:

@@ -1,6 +1,7 @@
 """What the scheduler holds true at the moment, looked up once each time that everything is looked at (see `Planner.build`).
 
-A lone stream goes on for many steps without such a look: what it would find is known, and asking again costs cold memory.
+Streams that have the machine to themselves go on for many steps without such a look: what it would find is known, and asking
+again costs cold memory.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from ultrafast.sched.speculation.model_drafts import num_model_tokens
 from ultrafast.sched.state import SchedulerState
 from ultrafast.sched.worked import Worked
 
+_NOBODY: Mapping[str, str] = {}
+
 
 def book(state: SchedulerState, plan: StepPlan, worked: Worked, result: StepResult, now: float) -> None:
     """Advance the state by one step; events go to `state.emit`.
@@ -29,9 +31,6 @@ def book(state: SchedulerState, plan: StepPlan, worked: Worked, result: StepResu
         _give_way(state, plan.num_tokens, now)
     elif result.status is StepStatus.INVALID:
         _isolate(state, worked, now)
-
-
-_NOBODY: Mapping[str, str] = {}
 
 
 def _held(live: LiveRequest, item: SequenceWork) -> SequenceKv | None:

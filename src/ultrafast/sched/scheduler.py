@@ -56,7 +56,6 @@ class Scheduler:
         self._num_added = 0
         self._planned_at_s = 0.0
         self._is_again = False
-        self._yielding: Yielding | None = None
         self._unlearnt: tuple[StepPlan, Worked, StepResult] | None = None
 
     @property
@@ -185,9 +184,9 @@ class Scheduler:
             self._expire(now)
             work = planner.build(now)
             state.look_up_beliefs()
-            self._yielding = state.interruptions.yielding(work, state.live, state.cost)
+        yielding = state.interruptions.yielding(work, state.live, state.cost)
         return StepPlan(
-            self._step, state.ledger.take_ops(), work, state.drafting.draft_plan, self._yielding, planner.side, planner.resume_s
+            self._step, state.ledger.take_ops(), work, state.drafting.draft_plan, yielding, planner.side, planner.resume_s
         )
 
     def gives_way(self, step: Yielding, request: Request, elapsed_s: float) -> bool:
