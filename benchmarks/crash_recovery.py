@@ -3,9 +3,9 @@
 The same eight requests run three times: undisturbed, undisturbed again (the control), and with the engine killed while all
 of them decode. Prefix caching is off, so that all three runs compute the same.
 
-How requests happen to be batched changes rounding, so two greedy runs may part where two tokens are almost equally likely. A text
-therefore counts as right when it is the same, or when it parts first at a token whose lead over the runner-up was below
-NEAR_TIE in the undisturbed run, in favour of that runner-up.
+How requests happen to be batched changes rounding, so two greedy runs may part where tokens are almost equally likely. A text
+therefore counts as right when it is the same, or when it parts first in favour of a token that was less than NEAR_TIE behind the
+best one in the undisturbed run.
 """
 
 from __future__ import annotations
