@@ -19,6 +19,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,10 +67,12 @@ class Delays:
 def run(options: Options) -> Report:
     num_requests = 20 if options.is_quick else 300
     os.environ[timed_engine.STEP_VARIABLE] = str(STEP_S)
-    os.environ[timed_engine.TOKEN_VARIABLE] = str(_whole_word(options))
-    http, floor_ms, cpu_ms = _over_http(options, num_requests)
-    ipc = asyncio.run(_over_ipc(options, num_requests))
-    library = _as_library(options, num_requests)
+    with closing(Vocab.load(str(options.model_path))) as vocab:
+        # A token that is text by itself, so that each becomes one chunk.
+        os.environ[timed_engine.TOKEN_VARIABLE] = str(vocab.tokenize(" water", add_special=False, parse_special=False)[0])
+        http, floor_ms, cpu_ms = _over_http(options, num_requests)
+        ipc = asyncio.run(_over_ipc(options, num_requests))
+        library = _as_library(options, num_requests, vocab)
     return _report(http, ipc, library, floor_ms, cpu_ms)
 
 
@@ -174,20 +177,18 @@ def _fresh_stamps(options: Options, name: str) -> Path:
     return path
 
 
-def _as_library(options: Options, num_requests: int) -> Delays:
+def _as_library(options: Options, num_requests: int, vocab: Vocab) -> Delays:
     """The engine loop on a thread of this process; messages become tokens, and tokens text, on the one that wants them."""
     stamps_path = _fresh_stamps(options, "library")
-    engine_options = EngineOptions(str(options.model_path))
+    builder = PromptBuilder(vocab)
     reports: queue.SimpleQueue[StepReport] = queue.SimpleQueue()
-    parts = timed_engine.assemble(Configure(engine_options), lambda _stage, _fraction: None)
+    parts = timed_engine.assemble(Configure(EngineOptions(str(options.model_path))), lambda _stage, _fraction: None)
     loop = EngineLoop(parts.scheduler, parts.executor, time.monotonic, reports.put)
     thread = threading.Thread(target=loop.run, name="engine")
     thread.start()
     rng = random.Random(options.seed)
     clients: list[tuple[int, list[int]]] = []
-    vocab = Vocab.load(str(options.model_path))
     try:
-        builder = PromptBuilder(vocab)
         for i in range(NUM_WARM_UPS + num_requests):
             conversation = Conversation(unique_chat(rng, PROMPT_TOKENS, NUM_TOKENS)["messages"], [])
             sent_ns = time.perf_counter_ns()
@@ -198,7 +199,6 @@ def _as_library(options: Options, num_requests: int) -> Delays:
     finally:
         loop.post(Shutdown())
         thread.join()
-        vocab.close()
     return _delays(clients, read_stamps(stamps_path))
 
 
@@ -212,15 +212,6 @@ def _read_text(reports: queue.SimpleQueue[StepReport], pieces: Sequence[bytes]) 
             stamps_ns.append(time.perf_counter_ns())
         is_finished = bool(report.finished)
     return stamps_ns
-
-
-def _whole_word(options: Options) -> int:
-    """A token that is text by itself, so that each becomes one chunk."""
-    vocab = Vocab.load(str(options.model_path))
-    try:
-        return vocab.tokenize(" water", add_special=False, parse_special=False)[0]
-    finally:
-        vocab.close()
 
 
 BENCHMARK = Benchmark(

@@ -23,14 +23,17 @@ class Faults:
 
     Attributes:
         slack: cells that are free by our count and not to be relied on.
-        has_any: a fault has not been forgotten yet: a step that succeeded is to be told of.
     """
 
     def __init__(self) -> None:
         self.slack = 0
-        self.has_any = False
         self._num_out_of_kv = 0
         self._suspects: list[list[LiveRequest]] = []
+
+    @property
+    def has_any(self) -> bool:
+        """A fault has not been forgotten yet: a step that succeeded is to be told of."""
+        return bool(self.slack or self._suspects or self._num_out_of_kv)
 
     @property
     def is_isolating(self) -> bool:
@@ -55,17 +58,14 @@ class Faults:
         self._num_out_of_kv = 0
         self.slack -= min(self.slack, max(1, self.slack // _SLACK_DECAY))
         self._clear(worked)
-        self.has_any = bool(self.slack or self._suspects)
 
     def out_of_kv(self, num_free: int, num_tokens: int) -> None:
         """A step of `num_tokens` did not fit although `num_free` cells were free by our count."""
-        self.has_any = True
         self._num_out_of_kv += 1
         self.slack = max(0, num_free - num_tokens // 2)
 
     def invalid(self, worked: list[LiveRequest]) -> LiveRequest | None:
         """A step with these requests was refused. Returns the one at fault once it is known."""
-        self.has_any = True
         self._clear(worked)
         if len(worked) == 1:
             return worked[0]

@@ -14,8 +14,6 @@ from ultrafast.sched.speculation.model_drafts import num_model_tokens
 from ultrafast.sched.state import SchedulerState
 from ultrafast.sched.worked import Worked
 
-_NOBODY: Mapping[str, str] = {}
-
 
 def book(state: SchedulerState, plan: StepPlan, worked: Worked, result: StepResult, now: float) -> None:
     """Advance the state by one step; events go to `state.emit`.
@@ -40,7 +38,7 @@ def _held(live: LiveRequest, item: SequenceWork) -> SequenceKv | None:
 
 
 def _advance(state: SchedulerState, worked: Worked, result: StepResult, now: float) -> None:
-    failed = dict(result.failed) if result.failed else _NOBODY
+    failed = dict(result.failed)
     draws = _draws_by_request(result.sampled)
     if state.faults.has_any:
         state.faults.step_succeeded([live for live, item in worked.pairs if _held(live, item)])
